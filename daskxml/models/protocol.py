@@ -125,6 +125,9 @@ class Ranker(Protocol):
     def top_k(self, segments: Sequence[Segment], k: int) -> tuple[Array, Array]:
         """Ids and probabilities, ``(rows, k)``, best first; -1 where there are fewer."""
 
+    def probabilities(self, segments: Sequence[Segment]) -> Array:
+        """Probabilities of all labels, ``(rows, labels)`` float64; 0 where a beam lacks one."""
+
 
 class ModelKind(Protocol[AnySpec]):
     """A kind of trained model."""

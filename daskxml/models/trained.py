@@ -7,7 +7,7 @@ import functools
 import math
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from daskxml.models.rankings import Ids, Scores, empty_rows, named, scores_csr, 
 from daskxml.models.store import ModelHeader, read_model, write_model
 
 DROP = 0.065  # of the squares of the weights of trees: half of the weights and more
+_HIGHEST, _OUTSIDE = 1.0 - 2.0**-25, -1000.0  # probability, and logit, of a label of trees
 _LEAST_DECIDED, _DECIDED = 20, 4  # labels looked at: at least, and for each of a training row
 
 
@@ -123,20 +124,6 @@ class Model:
     def spec(self) -> Any:
         """Sizes, and what else its kind has."""
         return self.header.spec
-
-    @property
-    def network(self) -> Any:
-        """Layers and loss of a network.
-
-        Raises
-        ------
-        ConfigError
-            If the model is of another kind.
-        """
-        kind, spec = kind_of(self.spec), self.spec
-        if not kind.scores_all:
-            raise ConfigError(f"{kind.title} score a few labels of each row: ask for the top k")
-        return spec
 
     @property
     def inverse_propensity(self) -> npt.NDArray[np.float64]:
@@ -485,14 +472,32 @@ class Model:
         found = self.header.decisions.calibrated(ids, scores)
         return np.where(ids < 0, np.float32(-np.inf), found)
 
-    def logits(self, X: Any) -> npt.NDArray[np.float64]:
+    def probabilities(self, X: Any) -> npt.NDArray[np.float64]:
         """Score all labels of each row; memory for a number of each label and row is needed.
-
-        Sums of the output layer are float64: a row's scores do not depend on the rows beside it.
 
         Returns
         -------
-        ``(rows, labels)`` float64: the logits, of which ``predict`` gives the softmax or sigmoid.
+        ``(rows, labels)`` float64, not calibrated. Label trees follow the best nodes of each level
+        alone, their beam: labels that are in none of them have 0.
+
+        Raises
+        ------
+        InputError
+            If X has another number of features or a value that is not finite.
+        """
+        return self._all_labels(X, self._ready().probabilities)
+
+    def logits(self, X: Any) -> npt.NDArray[np.float64]:
+        """Score all labels of each row; memory for a number of each label and row is needed.
+
+        Sums of a network's output layer are float64: a row's scores do not depend on the rows
+        beside it.
+
+        Returns
+        -------
+        ``(rows, labels)`` float64: a network's logits, of which ``predict`` gives the softmax or
+        sigmoid; of label trees and mixtures log(p / (1 - p)) of their `probabilities`, and
+        -1,000 where these are 0.
 
         Raises
         ------
@@ -509,8 +514,15 @@ class Model:
         >>> Model(header, weights, np.array([4, 6]), threads=1).logits([[0.0, 5.0]])
         array([[1., 6.]])
         """
-        blocks = feature_blocks(X, self.network.features)
-        found = [self._ready().logits([self._segment(block)]) for block in blocks]
+        if kind_of(self.spec).scores_all:
+            return self._all_labels(X, self._ready().logits)
+        found = self.probabilities(X).clip(max=_HIGHEST)
+        with np.errstate(divide="ignore"):
+            return np.maximum(np.log(found) - np.log1p(-found), _OUTSIDE)
+
+    def _all_labels(self, X: Any, score: Callable[[list[Segment]], Any]) -> Any:
+        blocks = feature_blocks(X, self.spec.features)
+        found = [score([self._segment(block)]) for block in blocks]
         return np.concatenate([np.empty((0, self.spec.labels)), *found])
 
     def evaluate(self, X: Any, Y: Any = None, k: Sequence[int] = (1, 3, 5)) -> dict[str, float]:

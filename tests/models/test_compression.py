@@ -138,7 +138,7 @@ def test_training_goes_on_from_a_compressed_model(models, parts):
 
     model = models["mlp"]
     small = model.compress()
-    flat, wanted = (grown_parameters(model.network, 1, each) for each in (small, model))
+    flat, wanted = (grown_parameters(model.spec, 1, each) for each in (small, model))
     np.testing.assert_allclose(flat, wanted, atol=1e-4)
 
 

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit, log_expit, softmax
+import scipy.sparse
+from scipy.special import log_expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -29,6 +30,7 @@ from daskxml.core.errors import ConfigError, InputError, ModelError
 from daskxml.core.files import replacing
 from daskxml.core.text import parse_json
 from daskxml.data.side_files import row_weights
+from daskxml.models.kinds import kind_of
 from daskxml.models.rankings import scores_csr
 from daskxml.models.trained import Model
 from daskxml.observe.notebook import notebook_progress
@@ -36,6 +38,7 @@ from daskxml.observe.terminal import PlainProgress
 from daskxml.session.commands import STOP
 
 VALIDATION = "validation"  # the name of the evaluation rows in `evals_result_`
+_BLOCK_SCORES = 1 << 22  # that are dense at a time
 ESTIMATOR_FILE = "estimator.json"  # beside a model
 
 
@@ -340,26 +343,40 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         numpy.ndarray or scipy.sparse.csr_matrix
-            ``(rows, labels)`` float64; where rows have one label, a row adds up to 1. With
-            ``top_k`` a CSR matrix of float32 instead, as `daskxml.Model.predict` gives it. Both are
-            calibrated after `calibrate`, which only looks at the best labels of a row: what
-            others have is the calibration's continuation.
+            ``(rows, labels)`` float64; where rows have one label, a row adds up to 1. Labels
+            outside the beam of label trees have 0, and are left out of a CSR matrix where y was
+            sparse or lists. With ``top_k`` a CSR matrix of float32 instead, as
+            `daskxml.Model.predict` gives it. Both are calibrated after `calibrate`, which only
+            looks at the best labels of a row: what others have is the calibration's
+            continuation.
         """
+        X = self.check_rows(X)
         if top_k is not None:
-            return self.model_.predict(self.check_rows(X), top_k)
-        scores = self._scores(X)
-        is_sigmoid = self.labels_.form != "single" and self.model_.network.loss == "sigmoid"
-        found = expit(scores) if is_sigmoid else softmax(scores, axis=1)
+            return self.model_.predict(X, top_k)
+        if self.labels_.form == "single":
+            return softmax(self._scores(X), axis=1)
+        if self.labels_.form == "dense" or kind_of(self.model_.spec).scores_all:
+            return self._calibrated(self.model_.probabilities(X))
+        rows = max(1, _BLOCK_SCORES // len(self.classes_))
+        found = [
+            scipy.sparse.csr_matrix(self.model_.probabilities(X[first : first + rows]))
+            for first in range(0, X.shape[0], rows)
+        ]
+        scores = scipy.sparse.vstack(found, format="csr")
+        scores.data = self._calibrated(scores.data)
+        return scores
+
+    def _calibrated(self, found: Any) -> Any:
         made = self.model_.header.decisions
-        return found if made is None or self.labels_.form == "single" else made.probability(found)
+        return found if made is None else np.where(found > 0.0, made.probability(found), 0.0)
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
         """Return a score of each label, ``(rows, labels)``, that grows with its probability.
 
-        It is the logit of the label. Where rows have one of two labels it is ``(rows,)``, above 0
-        for the second.
+        It is the logit of the label, and -1,000 outside the beam of label trees: a dense array in
+        any case. Where rows have one of two labels it is ``(rows,)``, above 0 for the second.
         """
-        scores = self._scores(X)
+        scores = self._scores(self.check_rows(X))
         is_binary = self.labels_.form == "single" and len(self.classes_) == 2
         return scores[:, 1] - scores[:, 0] if is_binary else scores
 
@@ -423,10 +440,9 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
 
     def _scores(self, X: Any) -> npt.NDArray[np.float64]:
         """Return the logits, or where rows have one label, their logarithmic probabilities."""
-        X = self.check_rows(X)
         scores = self.model_.logits(X)
-        is_single_sigmoid = self.labels_.form == "single" and self.model_.network.loss == "sigmoid"
-        return log_expit(scores) if is_single_sigmoid else scores
+        is_softmax = getattr(self.model_.spec, "loss", "sigmoid") == "softmax"
+        return scores if is_softmax or self.labels_.form != "single" else log_expit(scores)
 
     # ----------------------------------------------------------------- storing
 

@@ -201,6 +201,11 @@ class Mixture:
         rankings = stacked([ranker.top_k(segments, count) for ranker in self._rankers])
         return self._kernels.average_rankings(*rankings, self._weights, min(k, self._labels))
 
+    def probabilities(self, segments: Sequence[Segment]) -> Array:
+        """Return the probabilities of all labels; see `Ranker.probabilities`."""
+        found = [ranker.probabilities(segments) for ranker in self._rankers]
+        return np.tensordot(self._weights.astype(np.float64), found, axes=1)
+
 
 def stacked(found: Sequence[tuple[Array, Array]]) -> Rankings:
     """Return the parts' ids and probabilities; a part that ranks fewer labels adds nothing."""

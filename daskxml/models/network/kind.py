@@ -146,6 +146,13 @@ class NetworkRanker:
             out[:, labels] += bias[labels]
         return out
 
+    def probabilities(self, segments: Sequence[Segment]) -> Any:
+        """Return the probabilities of all labels; see `Ranker.probabilities`."""
+        from scipy.special import expit, softmax  # which take a while to load
+
+        logits = self.logits(segments)
+        return softmax(logits, axis=1) if self._spec.loss == "softmax" else expit(logits)
+
     def _rank_row(self, hidden: Array, k: int) -> tuple[Any, Any]:
         scores, ids = np.empty((1, k), np.float32), np.empty((1, k), np.int32)
         totals = np.empty((1, 2)) if self._spec.loss == "softmax" else None

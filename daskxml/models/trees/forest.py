@@ -6,7 +6,7 @@ Most weights are small and add little to any score: they can be dropped.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -104,12 +104,32 @@ class Forest:
     def _top_k(
         self, trees: Sequence[tuple[Array, TreeWeights]], segment: Segment, k: int
     ) -> tuple[Array, Array]:
-        x, rows = segment.partition.features, segment.rows
         several = len(trees) > 1
         count = candidates(k, self.spec.labels) if several else min(self.spec.labels, k)
-        ids = np.empty((len(trees), rows.shape[0], count), np.int32)
-        scores = np.empty(ids.shape, np.float32)
-        seen: dict[float, Csr] = {}
+        rankings = self._rankings(trees, segment, count)
+        ids, scores = (np.stack(found) for found in zip(*rankings, strict=True))
+        if not several:
+            return ids[0], scores[0]
+        shares = np.full(len(trees), 1.0 / len(trees), np.float32)
+        return self._kernels.average_rankings(ids, scores, shares, min(k, self.spec.labels))
+
+    def probabilities(self, segments: Sequence[Segment]) -> Array:
+        """Return the mean of the trees for all labels; see `Ranker.probabilities`."""
+        rows = sum(segment.rows.shape[0] for segment in segments)
+        out, start = np.zeros((rows, self.spec.labels)), 0
+        for segment in segments:
+            part = out[start : start + segment.rows.shape[0]]
+            for ids, scores in self._rankings(self._trees, segment, self.spec.labels):
+                row, place = np.nonzero(ids >= 0)
+                part[row, ids[row, place]] += scores[row, place] / len(self._trees)
+            start += part.shape[0]
+        return out
+
+    def _rankings(
+        self, trees: Sequence[tuple[Array, TreeWeights]], segment: Segment, count: int
+    ) -> Iterator[tuple[Array, Array]]:
+        """Yield each tree's own best labels, ``(rows, count)``, and their probabilities."""
+        x, seen = segment.partition.features, dict[float, Csr]()
         for tree, (order, weights) in enumerate(trees):
             power = self.spec.power_of(tree)
             if power not in seen:
@@ -118,14 +138,9 @@ class Forest:
                     rows_of_tree = powered(self._kernels.to_host(x), power)
                     seen[power] = self._kernels.to_device(rows_of_tree)
             leaves, log_scores = self._kernels.rank_leaves(
-                weights, seen[power], rows, self.spec.beam, count
+                weights, seen[power], segment.rows, self.spec.beam, count
             )
-            ids[tree] = np.where(leaves >= 0, order[leaves], -1)
-            np.exp(log_scores, out=scores[tree])
-        if not several:
-            return ids[0], scores[0]
-        shares = np.full(len(trees), 1.0 / len(trees), np.float32)
-        return self._kernels.average_rankings(ids, scores, shares, min(k, self.spec.labels))
+            yield np.where(leaves >= 0, order[leaves], -1), np.exp(log_scores)
 
 
 def count_trees(parameters: Mapping[str, Array]) -> int:
