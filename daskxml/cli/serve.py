@@ -14,6 +14,7 @@ from typing import Any
 from daskxml.cli.arguments import Options
 from daskxml.core.errors import ConfigError, InputError
 
+_HEADER_BYTES = 1 << 16  # of a request
 _GRACE_S = 30  # for requests under way at the end
 _SWITCH_S = (
     2e-4  # at most, for Python's lock: a thread that ranked rows waits for the one that reads
@@ -24,6 +25,7 @@ def serve(options: Options) -> int:
     """Answer requests until SIGTERM or Ctrl-C; those under way are answered first."""
     try:
         import uvicorn
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
         from daskxml.cli.serving import ServingSettings, create_app
     except ImportError as error:
@@ -39,7 +41,8 @@ def serve(options: Options) -> int:
         print(f"loading {options.model}", flush=True)
         app = create_app(options.model, settings)
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, server_header=False,
+            app, log_config=None, access_log=False, server_header=False, ws="none",
+            http=_bounded(HttpToolsProtocol, settings.request_s),
             timeout_graceful_shutdown=_GRACE_S,
         )  # fmt: skip
         answering = _answer(uvicorn.Server(config), app.state.server, listener)
@@ -49,6 +52,45 @@ def serve(options: Options) -> int:
         ):
             runner.run(answering)
     return 0
+
+
+def _bounded(protocol: Any, within_s: float) -> Any:
+    """Return uvicorn's protocol of a connection, with headers in bounds of size and time."""
+
+    class Bounded(protocol):  # type: ignore[misc]
+        awaited: asyncio.TimerHandle | None = None  # closes the connection without headers
+        is_next, left_bytes = False, _HEADER_BYTES
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.await_headers()
+
+        def await_headers(self) -> None:
+            self.is_next, self.left_bytes = False, _HEADER_BYTES
+            self.awaited = self.loop.call_later(within_s, self.transport.abort)
+
+        def data_received(self, data: bytes) -> None:
+            if self.is_next:
+                self.await_headers()
+            super().data_received(data)
+            if self.awaited is not None:
+                self.left_bytes -= len(data)
+                if self.left_bytes < 0 and not self.transport.is_closing():
+                    self.send_400_response(f"The headers are larger than {_HEADER_BYTES:,} bytes.")
+
+        def on_headers_complete(self) -> None:
+            if self.awaited is not None:
+                self.awaited.cancel()
+                self.awaited = None
+            if sum(len(name) + len(value) for name, value in self.headers) > _HEADER_BYTES:
+                raise ValueError("the headers came at once")  # uvicorn answers 400
+            super().on_headers_complete()
+
+        def on_message_complete(self) -> None:
+            super().on_message_complete()
+            self.is_next = True
+
+    return Bounded
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 import scipy.sparse
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CollectorRegistry, Counter, Histogram, Info, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
@@ -26,13 +26,19 @@ from daskxml._version import __version__
 from daskxml.cli.batches import Batches, BusyError, ServedModel, version_of
 from daskxml.core.errors import ConfigError, InputError, ModelError
 from daskxml.core.hardware import usable_cores
+from daskxml.data.scan import count_json
 from daskxml.models.rankings import Ids, Scores, empty_rows, named
+from daskxml.observe.html import TEMPLATES
 
 logger = logging.getLogger("daskxml.cli.serving")
 _PATHS = frozenset({"/predict", "/model", "/health", "/ready", "/metrics", "/reload"})
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _LAST = {"connection": "close"}  # the rest of the body is not read
+_LONG_BYTES, _LONG_LABELS = 1 << 14, 1 << 12  # of a body, of an answer: made in another thread
+_FIRST: Any = {"fail_fast": True}  # of a million wrong items, one is told
+_EXPLAINED_FEATURES = 1_000  # take as long as the explanation of a label with none
+_PAGE_MAY = {"content-security-policy": "default-src 'self' 'unsafe-inline'"}  # load from here only
 
 
 # ---------------------------------------------------------------------- requests and answers
@@ -44,13 +50,13 @@ class Row(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     ids: list[Annotated[int, Field(ge=0)]] | None = Field(
-        None, description="Features by number, from 0 on."
+        None, **_FIRST, description="Features by number, from 0 on."
     )
     names: list[str] | None = Field(
-        None, description="Features by name, in place of `ids`; unknown ones are an error."
+        None, **_FIRST, description="Features by name, in place of `ids`; all must be known."
     )
     values: list[FiniteFloat] | None = Field(
-        None, description="A value for each; 1 if left out. Those of a feature given twice add up."
+        None, **_FIRST, description="A value for each, or all are 1; those of one feature add up."
     )
 
 
@@ -63,9 +69,9 @@ class Query(BaseModel):
         json_schema_extra={"examples": [{"rows": [{"ids": [3, 17], "values": [0.5, 2]}], "k": 2}]},
     )
 
-    rows: list[Row] | None = Field(None, min_length=1)
+    rows: list[Row] | None = Field(None, **_FIRST, min_length=1)
     text: list[str] | None = Field(
-        None, min_length=1, description="Documents in place of `rows`, for a model of texts."
+        None, **_FIRST, min_length=1, description="Documents in place of `rows`, if it takes text."
     )
     k: int = Field(5, ge=1, description="Labels of each row.")
     explain: int = Field(
@@ -195,9 +201,10 @@ class ServingSettings:
     waiting_rows
         Most rows that wait; more are answered with 503.
     request_rows, request_nonzeros, request_bytes
-        Most of one request.
+        Most of one request; its answer has at most as many labels as the second says, and what is
+        explained in it is as little work.
     request_s
-        Within which the body of a request must be whole.
+        Within which the headers of a request, and then its body, must be whole.
     allows_reload
         Whether ``POST /reload`` takes the model that is in the directory now.
     watch_s
@@ -233,7 +240,8 @@ def create_app(directory: str | Path, settings: ServingSettings | None = None) -
     settings = settings or ServingSettings()
     server = Server(Path(directory), settings)
     api = FastAPI(
-        title="daskxml", version=__version__, lifespan=server.lifespan,
+        title="daskxml", version=__version__, lifespan=server.lifespan, docs_url=None,
+        redoc_url=None,
         description="The best labels of sparse rows, by a model that daskxml has trained.",
     )  # fmt: skip
     api.state.server = server
@@ -243,6 +251,7 @@ def create_app(directory: str | Path, settings: ServingSettings | None = None) -
     api.get("/health")(server.health)
     api.get("/ready")(server.ready)
     api.get("/metrics", response_class=Response)(server.metrics)
+    api.get("/docs", include_in_schema=False)(_page)
     if settings.allows_reload:
         api.post("/reload")(server.reload)
     for kind, answer in _ERRORS.items():
@@ -267,6 +276,7 @@ class Server:
     def __init__(self, directory: Path, settings: ServingSettings) -> None:
         self.directory, self.settings = directory, settings
         self.served = ServedModel.load(directory)
+        count_json(np.empty(0, np.uint8), np.zeros(3, np.int64))  # compiled before a request comes
         self.is_ready, self._loading = False, asyncio.Lock()
         self._registry = registry = CollectorRegistry()
         self._requests = Counter(
@@ -303,35 +313,47 @@ class Server:
             watching.cancel()
         self._batches.close()
 
-    async def predict(self, request: Request) -> Response:
+    async def predict(self, request: Request) -> Any:
         """Rank the labels of each row."""
         begun_s = time.perf_counter()
-        query = Query.model_validate_json(await self._body(request))
-        served, settings = self.served, self.settings
-        count = len(query.rows or query.text or ())
+        body, served = await self._body(request), self.served
+        query, matrix = await _aside(len(body) > _LONG_BYTES, self._parse, body, served)
+        ids, scores = await self._batches.rank(served, matrix, query.k)
+        is_long = query.explain > 0 or ids.size > _LONG_LABELS
+        answer = await _aside(is_long, _answer, served, matrix, ids, scores, query.explain)
+        self._seconds.observe(time.perf_counter() - begun_s)
+        return answer
+
+    def _parse(self, body: bytes, served: ServedModel) -> tuple[Query, scipy.sparse.csr_matrix]:
+        """Return a request and its rows, whose answer is in bounds of size and work."""
+        query, settings = Query.model_validate_json(body), self.settings
+        count, most = len(query.rows or query.text or ()), settings.request_nonzeros
         if count > settings.request_rows:
             raise InputError(f"{count:,} rows: send at most {settings.request_rows:,}")
-        if query.text:  # cut into words beside the requests that wait
-            limit = settings.request_nonzeros
-            matrix = await asyncio.to_thread(matrix_of, query, served, limit)
-        else:
-            matrix = matrix_of(query, served, settings.request_nonzeros)
-        ids, scores = await self._batches.rank(served, matrix, query.k)
-        rows = _rows(served, ids, scores)
-        if query.explain:
-            await asyncio.to_thread(_explain, served, matrix, rows, query.explain)
-        self._seconds.observe(time.perf_counter() - begun_s)
-        return JSONResponse({"predictions": rows, "model": served.version})
+        matrix = matrix_of(query, served, most)
+        k = min(query.k, served.model.spec.labels)
+        if count * k > most:
+            raise InputError(f"{count * k:,} labels: ask for at most {most:,}")
+        if query.explain and k * (matrix.nnz + _EXPLAINED_FEATURES * count) > most:
+            problem = f"{k:,} labels of {count:,} rows of {matrix.nnz:,} features to explain"
+            raise InputError(f"{problem}: ask for fewer at a time")
+        return query, matrix
 
     async def _body(self, request: Request) -> bytes:
-        """Return a whole body, in bounds of size and time."""
-        body, settings = bytearray(), self.settings
+        """Return a whole body, in bounds of size and time, before any of it is parsed."""
+        body, settings, found = bytearray(), self.settings, np.zeros(3, np.int64)
+        rows, nonzeros = settings.request_rows, settings.request_nonzeros
+        most_keys, most_items = 4 * (rows + 2), 2 * (nonzeros + 2 * rows + 2)
         try:
             async with asyncio.timeout(settings.request_s):
                 async for part in request.stream():
                     body += part
                     if len(body) > settings.request_bytes:
                         problem = f"the body is larger than {settings.request_bytes:,} bytes"
+                        raise HTTPException(413, problem, _LAST)
+                    count_json(np.frombuffer(part, np.uint8), found)
+                    if found[1] > most_keys or found[2] > most_items:
+                        problem = f"more than {rows:,} rows or {nonzeros:,} features: send fewer"
                         raise HTTPException(413, problem, _LAST)
         except TimeoutError:
             problem = f"the body was not whole within {settings.request_s:g} s"
@@ -418,26 +440,38 @@ class Counted:
         await self._app(scope, receive, noted)
 
 
-def _rows(served: ServedModel, ids: Ids, scores: Scores) -> list[dict[str, Any]]:
-    """Return the labels of each row as an answer has them, without those that are missing."""
+async def _aside(is_long: bool, call: Callable[..., Any], *given: Any) -> Any:
+    """Call, in another thread what takes long: other requests are answered meanwhile."""
+    return await asyncio.to_thread(call, *given) if is_long else call(*given)
+
+
+def _answer(
+    served: ServedModel, matrix: Any, ids: Ids, scores: Scores, explained: int
+) -> JSONResponse:
+    """Return the labels of each row, without those that are missing."""
     names, found = served.model.header.label_names, []
-    for row, values in zip(ids.tolist(), scores.tolist(), strict=True):
+    for number, (row, values) in enumerate(zip(ids.tolist(), scores.tolist(), strict=True)):
         labels = named(row, names)
         count = len(labels)
-        found.append({"labels": labels, "ids": row[:count], "scores": values[:count]})
-    return found
+        answer = {"labels": labels, "ids": row[:count], "scores": values[:count]}
+        if explained:
+            of_row = (_explained(served, matrix[number], label, explained) for label in row[:count])
+            answer["explanations"] = list(of_row)
+        found.append(answer)
+    return JSONResponse({"predictions": found, "model": served.version})
 
 
-def _explain(served: ServedModel, matrix: Any, rows: list[dict[str, Any]], count: int) -> None:
-    """Add the features that speak most for each label."""
-    names = served.model.header.feature_names
-    for number, row in enumerate(rows):
-        row["explanations"] = []
-        for label in row["ids"]:
-            ids, added = served.model.explain(matrix[number], label)
-            best = (-added).argsort(kind="stable")[:count]
-            pairs = zip(named(ids[best].tolist(), names), added[best].tolist(), strict=True)
-            row["explanations"].append(list(pairs))
+def _explained(served: ServedModel, row: Any, label: int, count: int) -> list[Any]:
+    """Return the features that speak most for a label, and what each adds to its logit."""
+    ids, added = served.model.explain(row, label)
+    best = (-added).argsort(kind="stable")[:count]
+    names = named(ids[best].tolist(), served.model.header.feature_names)
+    return list(zip(names, added[best].tolist(), strict=True))
+
+
+async def _page() -> Response:
+    """Return a page to try requests, which loads nothing from elsewhere."""
+    return HTMLResponse((TEMPLATES / "serve.html").read_text(), headers=_PAGE_MAY)
 
 
 async def _problem(request: Request, error: Any) -> Response:

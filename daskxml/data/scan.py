@@ -26,6 +26,7 @@ PADDING = 16  # newlines that must follow the text, including the one that ends 
 LARGEST_ID = 2**31 - 2  # ids and counts of columns fit int32
 SPACE, TAB, NEWLINE, RETURN, HASH, COLON, COMMA, POINT = 32, 9, 10, 13, 35, 58, 44, 46
 PLUS, MINUS, ZERO, LOWER_E, UPPER_E = 43, 45, 48, 101, 69
+QUOTE, BACKSLASH, OPEN_LIST, OPEN_OBJECT = 34, 92, 91, 123
 FAULT = -1  # returned instead of the next position where a token is malformed
 TENS = np.array([float(f"1e{power}") for power in range(81)])
 POWERS = np.array([10**power for power in range(9)])
@@ -306,3 +307,25 @@ def parse_rows(text, length, blank_rows, ids, arrays):  # type: ignore[no-untype
         rows += 1
         arrays.feature_indptr[rows], arrays.label_indptr[rows] = features, labels
     return rows, -1
+
+
+IN_TEXT, ESCAPED = 1, 2  # states of a scan of JSON; 0 is outside of texts
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def count_json(data, found):  # type: ignore[no-untyped-def]
+    """Add what JSON holds outside of its texts, whatever it is worth, to counts.
+
+    `found` is int64: the state in which the next bytes are read, objects and keys (each ``{`` and
+    ``:``), and items (each ``[`` and ``,``).
+    """
+    for byte in data:
+        if found[0] == ESCAPED:
+            found[0] = IN_TEXT
+        elif byte == QUOTE:
+            found[0] = IN_TEXT - found[0]
+        elif found[0] == IN_TEXT:
+            found[0] += byte == BACKSLASH
+        else:
+            found[1] += (byte == OPEN_OBJECT) | (byte == COLON)
+            found[2] += (byte == OPEN_LIST) | (byte == COMMA)

@@ -158,6 +158,18 @@ BAD: dict[str, tuple[Any, int, str]] = {
     "k": ({"rows": [ONE], "k": 10**9}, 422, "k = 1000000000: there are 30 labels"),
     "k of none": ({"rows": [ONE], "k": 0}, 422, "k: "),
     "many rows": ({"rows": [ONE] * 51}, 422, "51 rows: send at most 50"),
+    "many empty rows": (b'{"rows":[' + b"{}," * 30_000, 413, "more than 50 rows or 1,000,000 feat"),
+    "many keys": (b"{" + b'"a":1,' * 500, 413, "more than 50 rows"),
+    "brackets in texts": (
+        b'{"rows":[{"ids":[3]}],"\\"' + b"{:" * 500 + b'":1}',
+        422,
+        "Extra inputs",
+    ),
+    "many labels to explain": (
+        {"rows": [ONE] * 50, "k": 30, "explain": 1},
+        422,
+        "30 labels of 50 rows of 50 features to explain: ask for fewer",
+    ),
     "many bytes": (b" " * 100_001, 413, "larger than 100,000 bytes"),
 }
 
@@ -179,6 +191,75 @@ def test_a_body_without_an_end(served: Served, sent: bytes, status: int) -> None
         connection.sendall(head + sent + b" " * (100_001 if status == 413 else 0))
         answer = connection.recv(1000)
     assert answer.startswith(b"HTTP/1.1 %d " % status)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"])
+def test_headers_that_drip_have_a_time_limit(served: Served, sent: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=30) as connection:
+        connection.sendall(sent)
+        answered = b""
+        while sent and not answered.endswith(b"}"):
+            answered += connection.recv(1000)
+        begun_s = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(b"GET /health HTTP/1.1\r\n")
+            connection.settimeout(0.1)
+            while time.monotonic() < begun_s + 20:
+                with contextlib.suppress(TimeoutError):
+                    assert connection.recv(1000) == b""
+                    break
+                connection.sendall(b"a: b\r\n")
+        assert time.monotonic() - begun_s < 10  # the server's limit is one second
+    assert b"200 OK" in answered or not sent
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n\r\n"])
+@pytest.mark.parametrize("kib", [65, 10_000])
+def test_headers_have_a_limit_of_size(served: Served, kib: int, end: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=30) as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\na: " + b"b" * (kib << 10) + end)
+        with contextlib.suppress(ConnectionResetError):  # answered before all of it was read
+            assert b" 400 " in connection.recv(1000)
+    assert served.ask("/health")[0] == 200
+
+
+def test_a_hostile_body_delays_nobody(tmp_path: Path) -> None:
+    model_of(0).save(tmp_path / "model")
+    hostile = [
+        b'{"rows":[' + b"{}," * 5_000_000 + b"{}]}",
+        b'{"rows":[{"ids":[' + b"-3," * 900_000 + b"3]}]}",
+        b'{"rows":[{"ids":[' + b"[]," * 900_000 + b"3]}]}",
+        b"{" + b'"a":1,' * 2_000_000 + b'"b":1}',
+    ]
+    with Command("serve", tmp_path / "model", "--port", 0) as command:
+        server = Served(command, tmp_path / "model")
+        server.ask("/predict", {"rows": [ONE]})
+        before = memory_mib(command.pid)
+        for body in hostile:
+            with ThreadPoolExecutor(1) as pool:
+                asked, slowest_s = pool.submit(status_of, server, body), 0.0
+                while not asked.done():
+                    begun_s = time.perf_counter()
+                    assert server.ask("/health")[0] == 200
+                    slowest_s = max(slowest_s, time.perf_counter() - begun_s)
+                assert asked.result() in (0, 413, 422)
+            assert slowest_s < 1.5, body[:30]
+        assert memory_mib(command.pid) < before + 300
+
+
+def status_of(server: Served, body: bytes) -> int:
+    """The status of an answer; 0 where the connection was closed before the whole body was sent."""
+    with contextlib.closing(server.connect()) as connection:
+        with contextlib.suppress(ConnectionError):
+            return server.ask("/predict", body, connection)[0]
+        return 0
+
+
+def memory_mib(pid: int) -> float:
+    """The most that a process has used."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def test_a_client_that_goes_away_in_the_middle(served: Served) -> None:
@@ -295,7 +376,11 @@ def test_the_pages(served: Served) -> None:
         "/reload",
     }
     assert "examples" in schema["components"]["schemas"]["Query"]
-    assert served.ask("/docs")[0] == 200
+    status, page = served.ask("/docs")
+    assert status == 200
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "src=" not in page
     assert served.ask("/nothing") == (404, {"error": "Not Found"})
     served.ask("/predict", {"rows": [ONE] * 3})
     counted = served.ask("/metrics")[1]
