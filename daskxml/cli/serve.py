@@ -57,7 +57,7 @@ def serve(options: Options) -> int:
 def _bounded(protocol: Any, within_s: float) -> Any:
     """Return uvicorn's protocol of a connection, with headers in bounds of size and time."""
 
-    class Bounded(protocol):  # type: ignore[misc]
+    class Bounded(protocol):
         awaited: asyncio.TimerHandle | None = None  # closes the connection without headers
         is_next, left_bytes = False, _HEADER_BYTES
 

@@ -36,7 +36,6 @@ _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _LAST = {"connection": "close"}  # the rest of the body is not read
 _LONG_BYTES, _LONG_LABELS = 1 << 14, 1 << 12  # of a body, of an answer: made in another thread
-_FIRST: Any = {"fail_fast": True}  # of a million wrong items, one is told
 _EXPLAINED_FEATURES = 1_000  # take as long as the explanation of a label with none
 _PAGE_MAY = {"content-security-policy": "default-src 'self' 'unsafe-inline'"}  # load from here only
 
@@ -50,13 +49,13 @@ class Row(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     ids: list[Annotated[int, Field(ge=0)]] | None = Field(
-        None, **_FIRST, description="Features by number, from 0 on."
+        None, fail_fast=True, description="Features by number, from 0 on."
     )
     names: list[str] | None = Field(
-        None, **_FIRST, description="Features by name, in place of `ids`; all must be known."
+        None, fail_fast=True, description="Features by name, in place of `ids`; all must be known."
     )
     values: list[FiniteFloat] | None = Field(
-        None, **_FIRST, description="A value for each, or all are 1; those of one feature add up."
+        None, fail_fast=True, description="A value for each; all 1 without. Repeated ids add up."
     )
 
 
@@ -69,9 +68,9 @@ class Query(BaseModel):
         json_schema_extra={"examples": [{"rows": [{"ids": [3, 17], "values": [0.5, 2]}], "k": 2}]},
     )
 
-    rows: list[Row] | None = Field(None, **_FIRST, min_length=1)
+    rows: list[Row] | None = Field(None, fail_fast=True, min_length=1)
     text: list[str] | None = Field(
-        None, **_FIRST, min_length=1, description="Documents in place of `rows`, if it takes text."
+        None, fail_fast=True, min_length=1, description="Documents, for a model of texts."
     )
     k: int = Field(5, ge=1, description="Labels of each row.")
     explain: int = Field(
