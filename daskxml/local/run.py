@@ -267,12 +267,17 @@ class LocalRun:
         worker = next(iter([*having, *workers]))
         header = self._header(reason, best if having else 0)
         parameters, counts = worker.model_arrays(), worker.label_counts
-        if self._start is not None:  # labels are counted over all rows that the model has seen
-            before, counts = self._start.label_counts, counts.copy()
-            counts[: before.size] += before
-            seen = header.training_rows + self._start.header.training_rows
-            header = replace(header, training_rows=seen)
+        header, counts = self._seen(header, counts)
         return self._written(header, parameters, counts)
+
+    def _seen(self, header: ModelHeader, counts: Array) -> tuple[ModelHeader, Array]:
+        """Count rows and labels over all rows that the model has seen, before this run as well."""
+        if self._start is None:
+            return header, counts
+        before, counts = self._start.label_counts, counts.copy()
+        counts[: before.size] += before
+        rows = header.training_rows + self._start.header.training_rows
+        return replace(header, training_rows=rows), counts
 
     def _written(self, header: ModelHeader, arrays: dict[str, Any], counts: Array) -> Model:
         """Return a model, from the run's directory if there is one."""

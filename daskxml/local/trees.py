@@ -18,7 +18,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from daskxml.core.errors import ClusterError, ConfigError
+from daskxml.core.errors import ClusterError, ConfigError, ModelError
 from daskxml.core.signals import defer_signals
 from daskxml.local.cost import Devices, jitter_factor, whole_ticks
 from daskxml.local.driver import Arrival, Change, Freeze, Script
@@ -26,6 +26,8 @@ from daskxml.local.rows import Rows
 from daskxml.local.run import NAME, LocalRun
 from daskxml.models.trained import Model
 from daskxml.models.trees.fitting import FitSettings, Slot, TreeFitter, check_any, named_trees
+from daskxml.models.trees.forest import ARRAYS, count_trees
+from daskxml.models.trees.spec import TreeSpec
 from daskxml.records.checkpoint import read_tree, store_tree, stored_trees
 from daskxml.session.task_pool import PIECE, Task, TaskPool
 from daskxml.session.tree_run import Steps, TreeData, TreeRun, announce_trees
@@ -169,15 +171,12 @@ class LocalTreeRun(LocalRun):
 
         Raises
         ------
-        ConfigError
-            If there is a model to start from: trees are fitted from scratch.
+        ModelError
+            If the model to start from, to which trees are added, has others.
         TrainingError
             If the run ends before there is a tree.
         """
-        if self._start is not None:
-            raise ConfigError(
-                "label trees are fitted from scratch: leave the model to start from out"
-            )
+        before = [] if self._start is None else trees_before(self._start, self.spec)
         held, checkpoint, path = self._held, self._place.checkpoint, self._place.path
         settings = FitSettings(self.spec, sum(part.rows for part in held.train), self.config)
         test_rows = [part.rows for part in held.test]
@@ -190,7 +189,8 @@ class LocalTreeRun(LocalRun):
                 pool: Threads | Clocks = Clocks(fitter, *given)
             else:
                 pool = Threads(fitter, executor)
-            run = TreeRun(settings, data, pool, partial(self._publish_at, pool), store)
+            publish = partial(self._publish_at, pool)
+            run = TreeRun(settings, data, pool, publish, store, before)
             if checkpoint is not None:
                 self._follow(run, pool, run.load(stored_trees(checkpoint), read_tree))
             self.history = [*run.history]
@@ -200,8 +200,8 @@ class LocalTreeRun(LocalRun):
             self._continue_directory()
             self._follow(run, pool, run.fit())
         check_any(run.trees)
-        header = self._header(run.stop_reason, run.best)
-        model = self._written(header, named_trees(run.model_trees()), held.label_counts)
+        header, counts = self._seen(self._header(run.stop_reason, run.best), held.label_counts)
+        model = self._written(header, named_trees(run.model_trees()), counts)
         self._publish("ended", reason=run.stop_reason, run_dir=self._place.path_for_workers)
         return model, run.stop_reason
 
@@ -227,3 +227,20 @@ class LocalTreeRun(LocalRun):
                 if not self._is_virtual or run.stop_reason == "interrupt":
                     raise
                 run.stop("interrupt")
+
+
+def trees_before(start: Model, spec: TreeSpec) -> list[dict[str, Any]]:
+    """Return the arrays of each tree of a model to which others are added.
+
+    Raises
+    ------
+    ModelError
+        If it has other labels, or its trees other shapes.
+    """
+    for name in ("kind", "features", "labels", "powers", "leaf_labels", "branching"):
+        had, has = getattr(start.spec, name, None), getattr(spec, name)
+        if had != has:
+            problem = f"the model to start from has {name} = {had!r}, not {has!r}"
+            raise ModelError(f"{problem}: label trees are added to those alike; fit them all again")
+    trees, arrays = range(count_trees(start.parameters)), start.parameters
+    return [{name: arrays[f"tree{tree}.{name}"] for name in ARRAYS} for tree in trees]

@@ -108,6 +108,8 @@ class TreeRun:
         Called with the kind and the values of every event for the user; may return `STOP`.
     store
         A function that writes a tree, and the run's directory; None: trees are not stored.
+    before
+        Trees that the run's are added to; they are ranked with, and no part of its history.
 
     Attributes
     ----------
@@ -121,11 +123,11 @@ class TreeRun:
 
     def __init__(
         self, settings: FitSettings, data: TreeData, pool: TaskPool, publish: Callable[..., Any],
-        store: tuple[Callable[..., str], str] | None = None,
+        store: tuple[Callable[..., str], str] | None = None, before: Sequence[Any] = (),
     ) -> None:  # fmt: skip
         config: RunConfig = settings.config
         self._settings, self._data, self._pool = settings, data, pool
-        self._publish, self._store = publish, store
+        self._publish, self._store, self._before = publish, store, before
         self._has_tests = bool(sum(data.test_rows))
         if not self._has_tests:
             check_untested(config)
@@ -154,7 +156,7 @@ class TreeRun:
 
     def model_trees(self) -> list[Any]:
         """Return what stands for the trees of the model: all, or the first ones that rank best."""
-        return self.trees[: self.best or len(self.history)]
+        return [*self._before, *self.trees[: self.best or len(self.history)]]
 
     def _worker_changed(self, kind: str, worker: str) -> None:
         """Note in the history that a worker "joined" or was "lost"."""
@@ -204,7 +206,8 @@ class TreeRun:
     def _plan(self) -> _Tree:
         """Plan the next tree; its pieces are submitted once it is planned."""
         number, pool, settings = len(self.history) + len(self._open), self._pool, self._settings
-        args = self._data.vectors, self._data.counts, number, max(1, sum(pool.slots.values()))
+        slots, of_model = max(1, sum(pool.slots.values())), number + len(self._before)
+        args = self._data.vectors, self._data.counts, of_model, slots
         plan = pool.submit("plan", plan_tree, settings, *args, pool.on_gpus)
         works = pool.submit("works", works_of, plan, then=lambda _: self._submit_pieces(tree))
         tree = _Tree(number, plan, works)
@@ -213,10 +216,11 @@ class TreeRun:
 
     def _submit_pieces(self, tree: _Tree) -> None:
         pool = self._pool
-        args = HERE, self._data.train, self._data.counts, tree.plan, tree.number
+        number = tree.number + len(self._before)
+        args = HERE, self._data.train, self._data.counts, tree.plan, number
         tree.pieces = [
-            pool.submit(PIECE, fit_piece, *args, number, work=work)
-            for number, work in enumerate(tree.works.value)
+            pool.submit(PIECE, fit_piece, *args, piece, work=work)
+            for piece, work in enumerate(tree.works.value)
         ]
         tree.together = pool.submit("tree", put_together, tree.plan, tree.pieces)
 
@@ -260,9 +264,9 @@ class TreeRun:
 
     def _evaluate(self, row: dict[str, Any]) -> Steps:
         self.stage, begun_s, counts = "evaluating", self._pool.now_s, self._data.counts
+        trees = [*self._before, *self.trees]
         blocks = [
-            self._pool.submit("eval", rank_block, HERE, list(self.trees), counts, *block,
-                              is_wanted=True)
+            self._pool.submit("eval", rank_block, HERE, trees, counts, *block, is_wanted=True)
             for block in self._blocks()
         ]  # fmt: skip
         yield from self._until(blocks)

@@ -170,7 +170,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
             ``(X, y)`` that are scored after every epoch.
         model
             What to continue from: a fitted `XMLClassifier`, a `daskxml.Model`, or its directory.
-            Labels that are new follow its own, whose scores stay until they are trained.
+            Labels that are new follow its own, whose scores stay until they are trained. To label
+            trees others are added, for the same labels.
 
         Raises
         ------
@@ -186,12 +187,13 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     ) -> Self:
         """Train for one epoch on rows, on top of what was learned before.
 
-        The optimizer is reset in every call, and the learning rate is constant.
+        The optimizer is reset in every call, and the learning rate is constant. Of label trees
+        each call adds one, fitted to these rows; all trees count alike.
 
         Parameters
         ----------
         X, y, sample_weight
-            As for `fit`; new labels follow those that are known.
+            As for `fit`; new labels follow those that are known. Label trees refuse them.
         classes
             All labels that are to come, if they are known.
         """

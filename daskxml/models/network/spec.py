@@ -215,10 +215,7 @@ def grown_parameters(spec: ModelSpec, seed: int, model: Any) -> Array:
     """
     before = model.spec
     if not isinstance(before, ModelSpec):
-        raise ModelError(
-            "the model to continue from is no network: "
-            "label trees and mixtures are fitted from scratch"
-        )
+        raise ModelError("the model to continue from is no network: give one, or leave it out")
     if (before.hidden, before.activation) != (spec.hidden, spec.activation):
         raise ModelError(
             f"the model to continue from has hidden layers {list(before.hidden)} "

@@ -10,6 +10,7 @@ from sklearn.datasets import make_multilabel_classification
 from sklearn.model_selection import KFold, cross_val_predict, cross_val_score
 
 from daskxml import XMLClassifier
+from daskxml.core.errors import ModelError
 
 NARROW = {"model.leaf_labels": 2, "model.branching": 2, "model.beam": 2}
 
@@ -74,3 +75,65 @@ def test_what_scikit_learn_asks_of_probabilities(rows, run_file):
     found = cross_val_predict(classifier, X, Y, cv=folds, method="predict_proba")
     assert found.shape == Y.shape
     assert found[Y == 1].mean() > found[Y == 0].mean()
+
+
+def test_early_stopping_keeps_the_trees_that_rank_best(rows, run_file):
+    X, Y = rows
+    stopping = {"epochs": 12, "early_stopping_rounds": 2, "eval_metric": "P@2"}
+    one = XMLClassifier(run_file, **stopping).fit(X[:80], Y[:80], eval_set=(X[80:], Y[80:]))
+    found = one.evals_result_["validation"]["P@2"]
+    assert len(found) == one.best_iteration_ + 3 < 12
+    assert one.score(X[80:], Y[80:]) == max(found)
+    assert tree_count(one) == one.best_iteration_ + 1
+    held = XMLClassifier(run_file, **stopping, validation_fraction=0.25).fit(X, Y)
+    assert len(held.history_) < 12
+
+
+def tree_count(classifier):
+    return sum(name.endswith(".order") for name in classifier.model_.parameters)
+
+
+def test_every_partial_fit_adds_a_tree(rows, run_file):
+    X, Y = rows
+    classifier = XMLClassifier(run_file)
+    for call, part in enumerate((slice(0, 60), slice(60, 90), slice(90, 120)), 1):
+        before = dict(classifier.model_.parameters) if call > 1 else {}
+        classifier.partial_fit(X[part], Y[part])
+        assert tree_count(classifier) == call
+        for name, array in before.items():
+            np.testing.assert_array_equal(classifier.model_.parameters[name], array)
+    assert classifier.model_.header.training_rows == 120
+    np.testing.assert_array_equal(classifier.model_.label_counts, Y.sum(axis=0))
+    alone = XMLClassifier(run_file).fit(X[:60], Y[:60])
+    assert classifier.score(X, Y) > alone.score(X, Y) - 0.05
+    first = XMLClassifier(run_file, epochs=2).fit(X, Y)
+    more = XMLClassifier(run_file, epochs=2).fit(X, Y, model=first, eval_set=(X, Y))
+    assert tree_count(more) > 2
+    np.testing.assert_allclose(
+        more.evals_result_["validation"]["P@1"][more.best_iteration_], more.score(X, Y)
+    )
+
+
+def test_a_tree_that_is_added_sees_rows_in_its_own_power(rows):
+    X, Y = rows
+    one, two = ({"settings": {"model.powers": [1.0, power]}} for power in (1.0, 3.0))
+    first, second = (XMLClassifier("tree", **powers).fit(X, Y) for powers in (one, two))
+    same, other = (
+        XMLClassifier("tree", random_state=0, **powers).fit(X, Y, model=model)
+        for powers, model in ((one, first), (two, second))
+    )
+    name = "tree1.weights"
+    assert not np.array_equal(same.model_.parameters[name], other.model_.parameters[name])
+
+
+def test_trees_are_added_to_those_alike(rows):
+    X, Y = rows
+    first = XMLClassifier("tree").fit(X[:, :9], Y)
+    with pytest.raises(ModelError, match="has features = 9, not 20"):
+        XMLClassifier("tree").fit(X, Y, model=first)
+    names = XMLClassifier("tree").partial_fit(X[:2], [["a"], ["b"]], classes=["a", "b", "c"])
+    assert tree_count(names.partial_fit(X[:2], [["a", "c"], []])) == 2
+    with pytest.raises(ModelError, match="has labels = 3, not 4: label trees are added to those"):
+        names.partial_fit(X[:2], [["a"], ["new"]])
+    with pytest.raises(ModelError, match="has kind = 'network', not 'trees'"):
+        XMLClassifier("tree").fit(X, Y, model=XMLClassifier("network", epochs=1).fit(X, Y))
