@@ -216,14 +216,14 @@ class RunSchedulerPlugin(SchedulerPlugin):
         Raises
         ------
         ClusterError
-            If the client is connected: the machine of one of both does not see the lock of the
-            directory, or that client has died with its machine, which was not noticed yet.
+            If the run is detached, or its client is connected: the lock of the directory is with
+            nobody for a moment, the machine of one of both does not see it, or the client has died
+            with its machine, which was not noticed yet.
         """
         for run, driver in list(self.drivers.items()):
-            is_other = driver.run_dir != run_dir or driver.is_detached
-            if is_other or driver.event_log.is_over:
+            if driver.run_dir != run_dir or driver.event_log.is_over:
                 continue
-            if self.owners.get(run) in self.scheduler.clients:
+            if self.owners.get(run) != "":
                 raise ClusterError(
                     f"{run_dir}: run {run} of another client writes there: end it with "
                     f"'daskxml stop {run}', or choose another folder"

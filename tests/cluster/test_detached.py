@@ -22,6 +22,7 @@ from daskxml.cli import main
 from daskxml.cluster import scheduler_plugin
 from daskxml.config import load_run_config
 from daskxml.core.errors import ClusterError, ModelError
+from daskxml.core.files import LOCK_FILE
 from daskxml.observe.loggers import RunFacts
 from daskxml.records.environment import read_starts
 from daskxml.records.run_dir import RunDir
@@ -233,6 +234,19 @@ def test_old_results_are_forgotten(
     deadline_s = time.monotonic() + 60
     while [record.run for record in daskxml.runs(client)] != names[1:]:
         assert time.monotonic() < deadline_s
+
+
+def test_a_run_under_way_is_not_resumed(
+    launch: Callable[..., str], client: Client, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    name = launch(out=out, overrides=LONG | {"checkpoint.every": 1})
+    wait_until(client, name, 2)
+    (out / LOCK_FILE).unlink()  # as if its worker had died just now
+    with pytest.raises(ClusterError, match=f"run {name} of another client writes there"):
+        daskxml.launch(out / "run.toml", client=client, resume=out)
+    (record,) = daskxml.runs(client)
+    assert (record.run, record.is_over) == (name, False)
 
 
 def test_a_run_that_fails_is_remembered(

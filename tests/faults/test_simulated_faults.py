@@ -219,6 +219,19 @@ COMES_AS_FORGOTTEN = Case(
 )  # fmt: skip
 
 
+BOTH_LAUNCH = Case(
+    147954, "static", False, True, workers=1, epochs=2, checkpoint_every=3, transport="tcp",
+    pools=1,
+    faults=(
+        replace(fault("join", "store_checkpoint", at=7, lasts_s=6.11545934244732), pick=2),
+        fault("stop", "open 00", at=84),
+        fault("scheduler", "daskxml_read", at=86, lag=4),
+        fault("client", "daskxml_read", at=86, lasts_s=5.629122298911454, lag=8),
+        fault("stop", "", at=172, lasts_s=0.22967868147042625),
+    ),
+)  # fmt: skip
+
+
 STILL_WRITES = Case(
     146429, "static", False, True, workers=4, epochs=1, checkpoint_every=2, slots=3, machines=2,
     transport="tcp", follows=True,
@@ -332,6 +345,24 @@ LEASE_FOR_THE_NEXT = by_quorum(
 ALONE_IN_A_MERGE = by_quorum(1472, "elastic", 2, 1, 3, frozen("daskxml_commit", 7.03))
 
 
+# Stopped before the rows of epoch 0 that a worker was lost with are leased again.
+STOPPED_AFTER_A_LOSS = Case(
+    900621, "cpu-gpu-hogbatch", False, True, workers=2, epochs=3, checkpoint_every=1,
+    transport="tcp", pools=1,
+    faults=(
+        replace(fault("kill", "run_lease", at=27, lasts_s=0.8068460186174381, returns_s=0.1),
+                pick=2, same_address=False),
+        replace(fault("kill here", "", at=138, lasts_s=0.7541954279593268, returns_s=5.0),
+                pick=1, same_address=False),
+        fault("stop", "report", at=140),
+    ),
+)  # fmt: skip
+
+
+def test_rows_that_were_not_leased_again_are_not_forgotten() -> None:
+    assert not simulate(STOPPED_AFTER_A_LOSS).problem
+
+
 def test_a_worker_that_is_alone_in_a_merge_is_waited_for() -> None:
     assert not simulate(ALONE_IN_A_MERGE).problem
 
@@ -415,6 +446,7 @@ def test_a_worker_that_is_alone_in_a_merge_is_waited_for() -> None:
         ("a failed run whose directory cannot be written stays on its workers", STAYS_ON_WORKERS),
         ("a worker that is lost after the last message to it ends the run", LOST_AT_LAST),
         ("two users who resume at once both start", BOTH_RESUME),
+        ("a detached run is resumed while it is under way", BOTH_LAUNCH),
         ("a run that is being forgotten does not see who comes", COMES_AS_FORGOTTEN),
         ("a task that was given up writes beside one of the next run", STILL_WRITES),
         (

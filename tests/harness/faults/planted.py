@@ -337,6 +337,11 @@ PLANTS = (
     Plant("two users who resume at once both start",
           "cluster.scheduler_plugin:RunSchedulerPlugin.start_run",
           "        if run_dir is not None:  # two", "    if run_dir is not None:  # two"),
+    Plant("a detached run is resumed while it is under way",
+          "cluster.scheduler_plugin:RunSchedulerPlugin._forget_orphans",
+          "driver.run_dir != run_dir", "driver.run_dir != run_dir or driver.is_detached",
+          matters="any(it.is_detached and it.run_dir == run_dir and not it.event_log.is_over "
+                  "for it in self.drivers.values())"),
     Plant("a failed run whose directory cannot be written stays on its workers",
           "cluster.run_driver:RunDriver.close", "self.event_log.has_failed or ", ""),
     Plant("a worker that is lost after the last message to it ends the run",

@@ -154,7 +154,10 @@ class Simulation:
             self._check()
 
     def _check(self) -> None:
+        runs = self.cluster.scheduler.plugin.drivers.values()
         try:
+            under_way = [run.run for run in runs if not run.event_log.is_over]
+            require(len(under_way) <= 1, f"runs {under_way} are under way in one directory")
             self.truth.check()
         except Violated as problem:
             self._problem = self._problem or problem
