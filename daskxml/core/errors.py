@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from daskxml.core.text import printable
+from daskxml.core.text import one_line
 
 
 class DaskxmlError(Exception):
@@ -11,7 +11,7 @@ class DaskxmlError(Exception):
     @property
     def message(self) -> str:
         """The one line that the command line prints."""
-        return printable(" ".join(str(self).split()))
+        return one_line(str(self))
 
 
 class InputError(DaskxmlError):

@@ -22,9 +22,11 @@ import numpy as np
 
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
-from daskxml.core.text import parse_json
+from daskxml.core.text import parse_json, quoted
 from daskxml.data import tables
 from daskxml.data.blocks import (
+    LINE_BYTES,
+    TEXT_BYTES,
     Block,
     Header,
     count_lines_before,
@@ -232,7 +234,7 @@ def open_csv(path: str) -> tables.Lines:
     """Open a CSV with a line of column names, separated by tabs if its name ends in ``.tsv``."""
     delimiter = "\t" if path.lower().removesuffix(".gz").endswith(".tsv") else ","
     try:
-        line = _decoded(_first_line(path))
+        line = _decoded(_first_line(path, TEXT_BYTES))
         names = [name.strip() for name in next(csv.reader([line], delimiter=delimiter), [])]
     except InputError as error:
         raise InputError(error.problem, path) from None
@@ -343,19 +345,19 @@ def arrow_array(values: Sequence[Any], name: str) -> Any:
     try:
         return pyarrow.array(values)
     except OverflowError:
-        raise InputError(f"{name!r} is {values[-1]!r:.40}: a number is too large") from None
+        raise InputError(f"{name!r} is {quoted(values[-1])}: a number is too large") from None
     except (pyarrow.ArrowException, ValueError) as error:
         reason = " ".join(str(error.args[0]).split())
-        shown = f"{values[-1]!r:.40}"
-        raise InputError(f"{name!r} is {shown} ({reason}); write all rows alike") from None
+        problem = f"{name!r} is {quoted(values[-1])} ({reason})"
+        raise InputError(f"{problem}; write all rows alike") from None
 
 
-def _first_line(path: str) -> bytes:
+def _first_line(path: str, line_bytes: int = LINE_BYTES) -> bytes:
     """Return the first line of a file that is not blank, without a byte order mark."""
     head = read_head(path).removeprefix(b"\xef\xbb\xbf").lstrip()
     if b"\n" in head:
         return head.split(b"\n", 1)[0]
-    with closing(read_texts(Block(path, 0, None))) as texts:
+    with closing(read_texts(Block(path, 0, None), line_bytes)) as texts:
         for text, _ in texts:
             if line := text[:-PADDING].tobytes().lstrip().split(b"\n", 1)[0]:
                 return line

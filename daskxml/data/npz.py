@@ -23,12 +23,14 @@ from fsspec.core import url_to_fs
 
 from daskxml.core.arrays import Array
 from daskxml.core.errors import InputError
+from daskxml.core.text import quoted
 from daskxml.data.blocks import Header, open_file
 from daskxml.data.scan import LARGEST_ID
 from daskxml.data.tables import INDICES, LABELS, VALUES, Parts
 
 _FEATURES_WORD = re.compile(r"(?<![A-Za-z0-9])X(?![A-Za-z0-9])|features(?=[^/]*$)")
 _LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip archive's member: lengths of its name and extra
+_ANY_BYTES, _MOST_INFLATED = 1 << 26, 100  # that few bytes become, and how many times the file's
 _DAMAGE = (  # RuntimeError: compressed, encrypted, or of a version that Python does not know
     zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, struct.error, RuntimeError,
     TokenError,  # of the header of an array, which is Python
@@ -113,12 +115,15 @@ class _Matrix:
 
     def read_shape(self, path: str) -> tuple[int, int]:
         """Return the rows and columns of a matrix in CSR form."""
-        form, (rows, columns) = self._whole("format").item().decode(), self._whole("shape")
+        with self.archive.open("format.npy") as array:
+            form = np.lib.format.read_array(array, allow_pickle=False).item()
+        form, shape = form.decode() if isinstance(form, bytes) else form, self._read("shape")
         if form != "csr":
-            raise InputError(f"a matrix in {form} form; save X.tocsr()", path)
+            raise InputError(f"a matrix in {quoted(form)} form; save X.tocsr()", path)
+        rows, columns = map(int, shape)
         if columns > LARGEST_ID + 1:
             raise InputError(f"more than {LARGEST_ID + 1} columns; renumber them", path)
-        return int(rows), int(columns)
+        return rows, columns
 
     @property
     def stored_bytes(self) -> int:
@@ -140,27 +145,29 @@ class _Matrix:
             raise ValueError("its arrays end early")
         return indptr - first, indices, data
 
-    def _whole(self, name: str) -> Any:
-        with self.archive.open(f"{name}.npy") as array:
-            return np.lib.format.read_array(array, allow_pickle=False)
-
-    def _read(self, name: str, start: int, stop: int) -> Array:
+    def _read(self, name: str, start: int = 0, stop: int | None = None) -> Array:
         """Read a range of an array, without what stands before it where it is not compressed."""
         member = self.archive.getinfo(f"{name}.npy")
-        if member.compress_type != zipfile.ZIP_STORED:
-            return self._whole(name)[start:stop]
-        self.file.seek(member.header_offset)
-        name_bytes, extra_bytes = _LOCAL_HEADER.unpack(self.file.read(_LOCAL_HEADER.size))
-        self.file.seek(name_bytes + extra_bytes, 1)
-        version = np.lib.format.read_magic(self.file)
+        is_plain = member.compress_type == zipfile.ZIP_STORED
+        array: IO[bytes] = self.file if is_plain else self.archive.open(member)
+        if is_plain:
+            array.seek(member.header_offset)
+            name_bytes, extra_bytes = _LOCAL_HEADER.unpack(array.read(_LOCAL_HEADER.size))
+            array.seek(name_bytes + extra_bytes, 1)
+        version = np.lib.format.read_magic(array)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else None
-        _, _, dtype = (read or np.lib.format.read_array_header_2_0)(self.file)
-        first = self.file.tell() + start * dtype.itemsize
-        wanted_bytes = (stop - start) * dtype.itemsize
-        if first + wanted_bytes > self.file.seek(0, os.SEEK_END):  # by a number that is damaged
-            raise ValueError("its arrays end early")
-        self.file.seek(first)
-        return np.frombuffer(self.file.read(wanted_bytes), dtype)
+        shape, _, dtype = (read or np.lib.format.read_array_header_2_0)(array)
+        if len(shape) != 1 or dtype.kind not in ("biuf" if name == "data" else "iu"):
+            raise ValueError(f"its {name} has the shape {shape} and the type {dtype}")
+        stop = shape[0] if stop is None else stop
+        if is_plain:
+            first = array.tell() + start * dtype.itemsize
+            if first + (stop - start) * dtype.itemsize > array.seek(0, os.SEEK_END):
+                raise ValueError("its arrays end early")  # by a number that is damaged
+            array.seek(first)
+            start, stop = 0, stop - start
+        data = np.frombuffer(array.read(stop * dtype.itemsize), dtype)[start:]
+        return data.astype(dtype.newbyteorder("="), copy=False)
 
 
 @contextmanager
@@ -168,7 +175,12 @@ def _opened(path: str) -> Iterator[_Matrix]:
     """Open a matrix, and explain where it is damaged."""
     with open_file(path) as file:
         try:
-            yield _Matrix(file, zipfile.ZipFile(file))
+            archive, stored = zipfile.ZipFile(file), file.seek(0, os.SEEK_END)
+            whole = sum(member.file_size for member in archive.infolist())
+            if whole > max(_ANY_BYTES, _MOST_INFLATED * stored):
+                problem = f"{stored:,} bytes would become {whole:,}; save it with compressed=False"
+                raise InputError(problem, path)
+            yield _Matrix(file, archive)
         except MemoryError:
             problem = "a matrix larger than the memory, or damaged"
             raise InputError(f"{problem}: save it with compressed=False", path) from None

@@ -18,6 +18,7 @@ import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.errors import InputError
+from daskxml.core.text import quoted
 from daskxml.data.blocks import LINE_BYTES, Block, count_lines_before, pad_text, read_texts
 from daskxml.data.rows import tidy_rows
 from daskxml.data.scan import LARGEST_ID, NEWLINE, PADDING, IdRanges, RowArrays, parse_rows
@@ -28,7 +29,6 @@ VALUE = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _LIKE_A_NUMBER = re.compile(rb"[+-]?\d*\.?\d*([eE][+-]?\d+)?")
 _NOT_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1f]")
-_QUOTED_CHARACTERS = 40
 UNKNOWN = -1  # as a number of columns: the largest id decides
 _COUNTED_BYTES = 1 << 18  # counted at a time, so that the comparison's result stays in the cache
 
@@ -294,52 +294,46 @@ def _explain_labels(token: bytes, dialect: Dialect) -> str:
                 return problem
         elif piece and _LIKE_A_NUMBER.fullmatch(piece):
             return (
-                f"label {_quote(piece)} is not a non-negative integer: labels are ids of classes,"
+                f"label {quoted(piece)} is not a non-negative integer: labels are ids of classes,"
                 " not target values; renumber them from 0 (for instance -1 and +1 to 0 and 1)"
             )
         else:
             break
-    return f"malformed labels {_quote(token)}; expected label,label,... as integers"
+    return f"malformed labels {quoted(token)}; expected label,label,... as integers"
 
 
 def _explain_feature(token: bytes, dialect: Dialect) -> str:
     """Explain what is wrong with a feature."""
     name, colon, value = token.partition(b":")
     if name.isdigit() and colon and not value:
-        return f"{_quote(token)} has no value; the line seems cut: write the file again"
+        return f"{quoted(token)} has no value; the line seems cut: write the file again"
     if re.fullmatch(rb"-\d+", name) and colon:
-        return f"feature id in {_quote(token)} is negative; renumber the features from 0 or 1"
+        return f"feature id in {quoted(token)} is negative; renumber the features from 0 or 1"
     if name.isdigit() and colon:
         base = dialect.feature_base
         problem = explain_range(int(name), dialect.features, base, "feature", token)
         return problem or _explain_value(value, token)
-    return f"malformed token {_quote(token)}; expected feature:value"
+    return f"malformed token {quoted(token)}; expected feature:value"
 
 
 def _explain_value(value: bytes, token: bytes) -> str:
     """Explain what is wrong with the value of a feature whose id is right."""
     if VALUE.fullmatch(value) and math.isfinite(float(value)):
-        return f"the value in {_quote(token)} does not fit float32; scale the values down"
+        return f"the value in {quoted(token)} does not fit float32; scale the values down"
     if _NOT_FINITE.fullmatch(value) or VALUE.fullmatch(value):
-        return f"the value in {_quote(token)} is NaN or infinite; remove or replace it"
-    return f"malformed value in {_quote(token)}; expected feature:number"
+        return f"the value in {quoted(token)} is NaN or infinite; remove or replace it"
+    return f"malformed value in {quoted(token)}; expected feature:number"
 
 
 def explain_range(number: int, count: int | None, base: int, kind: str, token: bytes) -> str:
     """Explain why an id is out of range; an empty string if it is not."""
     if number - base < 0:
-        return f"{kind} id 0 in {_quote(token)}, but the ids were taken to start at {base}"
+        return f"{kind} id 0 in {quoted(token)}, but the ids were taken to start at {base}"
     if count is not None and number - base >= count:
         return (
-            f"{kind} id {number} in {_quote(token)} is out of range: {count} {kind}s counted"
+            f"{kind} id {number} in {quoted(token)} is out of range: {count} {kind}s counted"
             f" from {base}; correct the header or the row"
         )
     if number > LARGEST_ID:
-        return f"{kind} id in {_quote(token)} is larger than {LARGEST_ID}; renumber the {kind}s"
+        return f"{kind} id in {quoted(token)} is larger than {LARGEST_ID}; renumber the {kind}s"
     return ""
-
-
-def _quote(token: bytes) -> str:
-    """The token between quotes, cut to 40 characters, unprintable bytes escaped."""
-    text = token.decode("ascii", "backslashreplace")
-    return repr(text if len(text) <= _QUOTED_CHARACTERS else text[: _QUOTED_CHARACTERS - 3] + "...")

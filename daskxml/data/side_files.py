@@ -25,6 +25,7 @@ import numpy as np
 
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ConfigError, InputError
+from daskxml.core.text import number_of, quoted
 from daskxml.data.blocks import errors_explained, open_file, open_text
 
 ClassWeight = str | Sequence[float] | Mapping[str, float]
@@ -98,9 +99,9 @@ def read_weights(path: str) -> Array:
     numbers = []
     for line, text in enumerate(_lines(path), 1):
         try:
-            numbers.append(float(text))
+            numbers.append(number_of(text))
         except ValueError:
-            problem = f"{text.strip()[:40]!r} is no number; give a weight"
+            problem = f"{quoted(text.strip())} is no number; give a weight"
             raise InputError(problem, path, line) from None
     return np.array(numbers)
 
@@ -218,7 +219,7 @@ def label_weights(
 
 def _column(name: str, labels: int, label_base: int) -> int:
     """Return the column of a label's id."""
-    column = int(name) - label_base if name.isdecimal() else -1
+    column = int(name) - label_base if name.isascii() and name.isdecimal() else -1
     if not 0 <= column < labels:
         raise ConfigError(
             f"training.class_weight: {name!r} is no label: give a name of data.label_names, or an "

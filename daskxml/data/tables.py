@@ -29,6 +29,7 @@ import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.errors import InputError
+from daskxml.core.text import number_of, quoted
 from daskxml.data.blocks import Header
 from daskxml.data.parse import (
     Dialect,
@@ -302,7 +303,7 @@ def _parse_labels(column: Column | None, rows: int, dialect: Dialect) -> Csr:
     parsed = _parse_lines([f"{text}\n" for text in column], dialect)
     if parsed.features.indptr[-1]:
         row = int(np.argmax(np.diff(parsed.features.indptr)))
-        raise InputError(f"'labels' is {_quote(column[row])}: expected label,label")
+        raise InputError(f"'labels' is {quoted(column[row])}: expected label,label")
     return parsed.labels
 
 
@@ -364,7 +365,7 @@ def _parse_lines(lines: list[str], dialect: Dialect) -> Partition:
     text = "".join(lines)
     if "#" in text or text.count("\n") != len(lines):
         line = next(line for line in lines if "#" in line or "\n" in line[:-1])
-        raise InputError(f"a '#' or a line break in {_quote(line.strip())}; remove it")
+        raise InputError(f"a '#' or a line break in {quoted(line.strip())}; remove it")
     return parse_text(text.encode(), dialect, blank_rows=True)
 
 
@@ -374,11 +375,11 @@ def _split_pairs(texts: Sequence[str]) -> tuple[Lists, Lists]:
     pairs = []
     for token in chain.from_iterable(rows):
         match = _PAIR.fullmatch(token)
-        if match is None or not _is_number(match[2]):
-            raise InputError(f"malformed token {_quote(token)}; expected name:number")
-        pairs.append((match[1], float(match[2])))
+        if match is None:
+            raise InputError(f"malformed token {quoted(token)}; expected name:number")
+        pairs.append((match[1], match[2]))
     indptr = Lists.of(rows).indptr
-    values = np.array([value for _, value in pairs], np.float64)
+    values = _numbers([value for _, value in pairs], FEATURES, "; expected name:number")
     return Lists(indptr, [name for name, _ in pairs]), Lists(indptr, values)
 
 
@@ -489,7 +490,7 @@ def _ids(items: Any, names: Names, count: int | None, base: int, kind: str) -> A
         if items.dtype.kind == "f":
             is_wrong = ~np.isfinite(items) | (items != np.floor(items))
         if is_wrong.any():
-            wrong = _quote(items[int(np.argmax(is_wrong))].item())
+            wrong = quoted(items[int(np.argmax(is_wrong))].item())
             raise InputError(f"{kind} {wrong} is not an integer; give ids or names")
     is_out = (items < base) | (items >= base + count_ids(count, base))
     if is_out.any():
@@ -504,7 +505,7 @@ def _ids_of_names(items: list[str], names: Names, kind: str) -> Array:
     known = ids_by_name(names)
     ids = np.fromiter((known.get(name, -1) for name in items), np.int32, len(items))
     if (ids < 0).any():
-        found = f"{kind} {_quote(items[int(np.argmin(ids))])} is none of the {len(known)} names"
+        found = f"{kind} {quoted(items[int(np.argmin(ids))])} is none of the {len(known)} names"
         raise InputError(f"{found}; add it to data.{kind}_names or remove it")
     return ids
 
@@ -512,11 +513,11 @@ def _ids_of_names(items: list[str], names: Names, kind: str) -> Array:
 def _ids_of_texts(items: list[str], kind: str) -> Array:
     """Return ids that are written as texts."""
     for text in items:
-        if not text.isdecimal():
-            found = f"{kind} {_quote(text)} is a name: give data.{kind}_names"
+        if not (text.isascii() and text.isdecimal()):
+            found = f"{kind} {quoted(text)} is a name: give data.{kind}_names"
             raise InputError(f"{found}, a file with a name on each line")
         if len(text) > 18:
-            problem = f"{kind} id {_quote(text)} is larger than {LARGEST_ID}"
+            problem = f"{kind} id {quoted(text)} is larger than {LARGEST_ID}"
             raise InputError(f"{problem}; renumber the {kind}s")
     return np.array(list(map(int, items)), np.int64)
 
@@ -527,19 +528,13 @@ def _numbers(column: Any, name: str, hint: str = "; give numbers") -> Array:
         return column
     if isinstance(column, Lists):
         raise InputError(f"{name!r} holds lists, no numbers{hint}")
+    numbers, text = np.empty(len(column)), ""
     try:
-        return np.array(column, np.float64)
+        for row, text in enumerate(column):
+            numbers[row] = number_of(text)
     except ValueError:
-        wrong = next(text for text in column if not _is_number(text))
-        raise InputError(f"{name!r} holds {_quote(wrong)}, no number{hint}") from None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        raise InputError(f"{name!r} holds {quoted(text)}, no number{hint}") from None
+    return numbers
 
 
 def _floats(numbers: Array) -> Array:
@@ -551,8 +546,3 @@ def _floats(numbers: Array) -> Array:
         problem = f"value {wrong} is NaN, infinite or does not fit float32"
         raise InputError(f"{problem}; remove or replace it")
     return values
-
-
-def _quote(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."

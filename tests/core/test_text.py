@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskxml.core.text import parse_json, printable
+from daskxml.core.text import number_of, one_line, parse_json, printable, quoted
 
 
 @given(st.text())
@@ -18,6 +18,25 @@ def test_what_is_shown_is_printable_and_keeps_what_was(text):
     shown.encode()  # no lone surrogate
     if text.isprintable():
         assert shown == text
+
+
+@given(st.text() | st.integers() | st.binary())
+def test_what_is_told_of_a_value_is_short_and_printable(value):
+    assert len(quoted(value)) <= 42
+    assert quoted(value).isprintable()
+    line = one_line(f"{value} {value!r} " * 100)
+    assert len(line) <= 2_010
+    assert line.isprintable()
+
+
+def test_a_number_of_any_length_is_told():
+    assert quoted(10**5_000) == "a number of thousands of digits"
+
+
+@pytest.mark.parametrize("text", ["1_0", "\u0663", "\uff13", "0x10", "", "1 0", "one"])
+def test_what_is_no_number(text):
+    with pytest.raises(ValueError, match=r"number|float"):
+        number_of(text)
 
 
 JSON = st.recursive(

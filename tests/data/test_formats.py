@@ -28,6 +28,7 @@ from daskxml.data.formats import (
 )
 from daskxml.data.inspection import inspect_file
 from daskxml.data.parse import Dialect, parse_bytes
+from daskxml.data.reading import plan_source
 from daskxml.data.rows import concatenate, find_bad_row
 from daskxml.data.settings import DataSection
 from daskxml.data.side_files import ids_by_name
@@ -359,6 +360,84 @@ def test_damaged_npz_arrays_are_refused(tmp_path) -> None:
             read(tmp_path / "X.npz", Dialect())
 
 
+NO_ROWS: dict[str, np.ndarray] = {
+    "format": np.array(3), "format ": np.array([b"csr", b"csc"]), "format  ": np.array(b"\xff"),
+    "format   ": np.array(b"\x1b[31m" + 5_000 * b"c"), "shape": np.array(["3", "5"]),
+    "shape ": np.array([3, 5], "M8[s]"), "shape  ": np.array(3), "shape   ": np.array([3.0, 5.0]),
+    "shape    ": np.array([[3, 5]]), "indptr": np.array(0), "indptr ": np.array([[0], [2], [3]]),
+    "indptr  ": np.array(["0", "2", "3", "3"]), "indices": np.array([[1], [4], [3]]),
+    "indices ": np.array(["1", "4", "3"]), "indices  ": np.array([1, 4, 3], "M8[s]"),
+    "data": np.array(1.0), "data ": np.ones((3, 1)), "data  ": np.array(["1", "2", "3"]),
+    "data   ": np.array([1, 2, 3], "m8[s]"), "data    ": np.zeros(3, [("a", "i4")]),
+    "data     ": np.array([1, 1j, 2]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["X", "Y"])
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("part", NO_ROWS)
+def test_npz_arrays_of_other_kinds_are_refused(tmp_path, part, save, kind) -> None:
+    WRITERS["X.npz"](tmp_path / "X.npz", FIXED)
+    with np.load(tmp_path / f"{kind}.npz") as held:
+        arrays = dict(held) | {part.strip(): NO_ROWS[part]}
+    save(tmp_path / f"{kind}.npz", **arrays)
+    with pytest.raises(InputError, match=rf"{kind}\.npz: ") as caught:
+        read(tmp_path / "X.npz", Dialect())
+    assert len(caught.value.message) < 500
+    assert caught.value.message.isprintable()
+
+
+def test_a_small_npz_does_not_become_gigabytes(tmp_path) -> None:
+    count = 1 << 26
+    zeros = {"indices": np.zeros(count, np.int32), "data": np.zeros(count, np.float32)}
+    WRITERS["X.npz"](tmp_path / "X.npz", FIXED)
+    with np.load(tmp_path / "X.npz") as held:
+        arrays = dict(held) | {"indptr": np.array([0, 0, 0, count])} | zeros
+    np.savez_compressed(tmp_path / "X.npz", **arrays)
+    del arrays, zeros
+    with pytest.raises(InputError, match=r"bytes would become 536,.*; save it with"):
+        read(tmp_path / "X.npz", Dialect())
+
+
+@pytest.mark.parametrize("number", ["1_0", "\u0663", "\uff13", 5_000 * "9", 4_000 * "9"])
+@pytest.mark.parametrize("line", [
+    '{"labels": ["%s"], "indices": [1]}', '{"labels": [0], "indices": ["%s"]}',
+    '{"labels": [0], "features": {"%s": 1}}', '{"labels": [0], "features": {"1": "%s"}}',
+    '{"labels": [0], "features": {"1": %s}}', '{"labels": [%s], "indices": [1]}',
+    "labels,features\n%s,1:1", "labels,features\n0,%s:1", "labels,features\n0,1:%s",
+    "labels,indices,values\n0,%s,1", "labels,indices,values\n0,1,%s", "labels,red\n0,%s",
+    "labels,sample_weight,red\n0,%s,1", "%s 1:1", "0 %s:1", "0 1:%s", "9 9 9\n%s 1:1",
+])  # fmt: skip
+def test_numbers_are_the_same_in_every_format(tmp_path, line, number) -> None:
+    kind = "jsonl" if line[0] == "{" else "csv" if "," in line else "txt"
+    path = tmp_path / f"a.{kind}"
+    path.write_text(line % number + "\n", encoding="utf-8")
+
+    def planned() -> None:
+        plan = plan_source(DataSection(train=[str(path)]))
+        read_block(plan.blocks[0], plan.dialect)
+
+    with pytest.raises(InputError, match=rf"a\.{kind}:[12]: ") as caught:
+        planned()
+    assert len(caught.value.message) < 500
+    assert "\n" not in caught.value.message
+
+
+def test_long_names_are_not_told_whole(tmp_path) -> None:
+    path = tmp_path / "a.csv"
+    for text in ("%s\n0\n", "labels,%s\n0,x\n", "labels,features\n%s,1:1\n"):
+        path.write_text(text % ("n" * 5_000))
+        with pytest.raises(InputError) as caught:
+            read(path, Dialect())
+        assert len(caught.value.message) < 500
+
+
+def test_the_line_of_names_is_bounded(tmp_path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"a," * (5 << 20) + b"b\n0\n")
+    with pytest.raises(InputError, match=r"a\.csv.*: a line of more than 4,194,304 bytes"):
+        read(tmp_path / "a.csv", Dialect())
+
+
 @pytest.mark.parametrize("name", ["lists.parquet", "file.arrow", "stream.arrow", "X.npz"])
 def test_an_enormous_number_anywhere_is_read_or_refused(tmp_path, name) -> None:
     WRITERS[name](tmp_path / name, FIXED)
@@ -396,7 +475,7 @@ def test_npz_files_that_do_not_fit(tmp_path) -> None:
     with pytest.raises(InputError, match=r"Y\.npz: 2 rows of labels, but .*X\.npz has 3"):
         declared(str(tmp_path / "X.npz"))
     sp.save_npz(tmp_path / "X.npz", matrix.tocsc())
-    with pytest.raises(InputError, match=r"a matrix in csc form; save X\.tocsr\(\)"):
+    with pytest.raises(InputError, match=r"a matrix in 'csc' form; save X\.tocsr\(\)"):
         declared(str(tmp_path / "X.npz"))
 
 
