@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from daskxml.api.run import Config, Job, JobOptions, Run
+from daskxml.config import DEFAULT_RUN_FILE
 from daskxml.core.errors import ConfigError
 from daskxml.kernels.registry import TEXT, telling_of_compilation
 from daskxml.local.cost import Costs, Devices, Network, check_pools, v100_cost
@@ -23,7 +24,9 @@ from daskxml.session.setup import DataLayout
 Speeds = Sequence[float] | Mapping[str, float]
 
 
-def train_here(config: Config, *, start: Model | None = None, **options: Unpack[JobOptions]) -> Run:
+def train_here(
+    config: Config = DEFAULT_RUN_FILE, *, start: Model | None = None, **options: Unpack[JobOptions]
+) -> Run:
     """Train a model as a run file says, in this process, with one worker.
 
     Parameters and errors that are not named here are those of `daskxml.train`. The run has no

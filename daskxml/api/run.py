@@ -206,7 +206,7 @@ class Job:
         files = {name: None if name in given else rows for name, rows in named.items()}
         resolved = resolve_run(config, files["train"], files["test"], overrides, settings or {})
         if not (resolved.data.train or "train" in given):
-            raise ConfigError("no training data: give --train FILE, or data.train in the run file")
+            raise ConfigError("no training data: give train=, or data.train in the run file")
         directory = RunDir.open(out, resume)
         return cls(config=resolved, given=given, directory=directory, callbacks=callbacks)
 

@@ -17,7 +17,7 @@ from daskxml.api.run import Config, Job, Run
 from daskxml.api.runs import RunFollower, forget, open_runs
 from daskxml.api.stages import RowStages
 from daskxml.cluster.connection import Warn, connection
-from daskxml.config import RunConfig
+from daskxml.config import DEFAULT_RUN_FILE, RunConfig
 from daskxml.config.sections import ClusterSection
 from daskxml.core.errors import ConfigError
 from daskxml.data.blocks import check_files
@@ -29,7 +29,7 @@ INTERRUPTED = "the run ends at the next merge; Ctrl-C again ends it at once, as 
 
 
 def train(
-    config: Config,
+    config: Config = DEFAULT_RUN_FILE,
     *,
     client: Client | None = None,
     train: Any | None = None,
@@ -49,7 +49,8 @@ def train(
     Parameters
     ----------
     config
-        A run file, the name of one that comes with daskxml, or a dictionary of its sections.
+        A run file, the name of one that comes with daskxml, or a dictionary of its sections; by
+        default ``"best"``, four label trees.
     client, scheduler, workers
         A synchronous Dask client, or the address of a running scheduler. Without either the call
         creates a local cluster of so many processes, which it closes at the end.
@@ -80,7 +81,7 @@ def train(
     --------
     ::
 
-        run = daskxml.train("adaptive-sgd", train=daskxml.Matrices(X, Y))
+        run = daskxml.train(train=daskxml.Matrices(X, Y))
         run.model.predict(X, top_k=5)
     """
     job = Job.of(
@@ -178,7 +179,7 @@ def staged_rows(
 
 
 def launch(
-    config: Config,
+    config: Config = DEFAULT_RUN_FILE,
     *,
     client: Client | None = None,
     train: Any | None = None,
@@ -206,7 +207,7 @@ def launch(
     --------
     ::
 
-        name = daskxml.launch("best", scheduler="tcp://host:8786", train="/shared/train.txt.gz")
+        name = daskxml.launch(scheduler="tcp://host:8786", train="/shared/train.txt.gz")
         run = daskxml.attach(name, scheduler="tcp://host:8786").follow()
     """
     if client is None and scheduler is None:

@@ -137,8 +137,8 @@ class Command(NamedTuple):
 
 _TRAIN_MORE = """\
 included run files:
-  best tree                          four label trees: accurate after a short training; one tree
-  network                            a network, for dense features, or the scores of all labels
+  best tree                          four label trees, the default; one tree
+  network                            a network, for GPUs, dense features, many labels a row
   sampled                            a network of a thousand labels and more, on CPUs
   adaptive-sgd elastic static        replicas that are merged, for unequal and for equal workers
   adaptive-hogbatch adaptive-outer adaptive-sgd-paper adaptive-sgd-pool adasum
@@ -147,14 +147,14 @@ included run files:
                                      other algorithms, and variants of these
 
 examples:
-  daskxml train best --train train.txt.gz --test test.txt.gz --out runs/first
-  daskxml train network --train rows/*.parquet --set data.validation=0.1 --set strategy.lr=0.02
+  daskxml train train.txt.gz --test test.txt.gz --out runs/first
+  daskxml train network rows/*.parquet --set data.validation=0.1 --set strategy.lr=0.02
   daskxml train my.toml --scheduler tcp://host:8786 --out /shared/run
   daskxml train --resume runs/first
 """
 
 _BATCH_COST = "FIXED_S,PER_ROW_S,PER_NONZERO_S"
-_RUN_FILE = "run file, or the name of an included one"
+_RUN_FILE = "run file or the name of an included one"
 _HELD_OUT = "(default: those held out by data.validation)"
 _JSON = _flag("--json", "print one JSON object")
 _MODEL = _takes("model", metavar="DIR", help="directory of a run or a model")
@@ -175,8 +175,8 @@ _LOG = _takes(
 )  # fmt: skip
 
 _TRAINING = (
-    _takes("config", nargs="?", metavar="RUN.toml",
-           help=f"{_RUN_FILE}; optional with --resume"),
+    _takes("rows", nargs="*", metavar="FILE",
+           help=f"training rows, as of --train; before them perhaps a {_RUN_FILE} (default: best)"),
     _TRAIN, _TEST,
     [_takes("--scheduler", metavar="ADDRESS", help="a running scheduler, tcp://HOST:PORT"),
      _takes("--workers", type=positive, metavar="N",
@@ -315,7 +315,7 @@ _BENCH = (
 )  # fmt: skip
 
 COMMANDS = {
-    "train": Command("train", "train a model by a run file", _TRAINING, _TRAIN_MORE),
+    "train": Command("train", "train a model", _TRAINING, _TRAIN_MORE),
     "runs": Command(
         "train", "list the runs of a scheduler",
         (_SCHEDULER, _flag("--json", "print one JSON object a line")),

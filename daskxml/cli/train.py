@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from rich.text import Text
 
 import daskxml
 from daskxml.cli.arguments import Options
-from daskxml.config import RunConfig, load_run_config
+from daskxml.config import DEFAULT_RUN_FILE, RunConfig, load_run_config
 from daskxml.config.run import as_toml
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.text import printable
@@ -39,8 +40,9 @@ def train(options: Options) -> int:
         "cluster.device": options.device,
         "cluster.protocol": options.protocol,
     }
-    config = _resolve(options, _run_file(options), given)
-    stem = config.run.name or Path(options.config or "run").stem
+    named, options.train = _split(options.rows, options.train or [])
+    config = _resolve(options, _run_file(named, options.resume), given)
+    stem = config.run.name or Path(named or "run").stem
     out = options.out or options.resume or free_directory(stem)
     where = {"resume": options.resume, "scheduler": options.scheduler}
     if options.detach:
@@ -50,15 +52,28 @@ def train(options: Options) -> int:
     return _train(config, out, loggers=options.loggers, **where)
 
 
-def _run_file(options: Options) -> str:
-    """Return the run file that is named, or that of the run to resume."""
-    if options.config:
-        return str(options.config)
-    if not options.resume:
-        raise ConfigError("no run file: give RUN.toml, or --resume DIR")
-    stored = Path(options.resume) / "run.toml"
+def _split(given: Sequence[str], more: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the run file, "" where none is named, and the training files.
+
+    A run file comes first, and ends in ``.toml`` or is a name alone.
+
+    Examples
+    --------
+    >>> _split(["tree", "a.txt.gz"], ["b.txt"]), _split(["a.txt.gz"], [])
+    (('tree', ['a.txt.gz', 'b.txt']), ('', ['a.txt.gz']))
+    """
+    first = given[0] if given else ""
+    is_run_file = first.endswith(".toml") or re.fullmatch(r"[\w-]+", first) is not None
+    return (first, [*given[1:], *more]) if is_run_file else ("", [*given, *more])
+
+
+def _run_file(named: str, resume: str | None) -> str:
+    """Return the run file that is named, that of the run to resume, or the default."""
+    if named or not resume:
+        return named or DEFAULT_RUN_FILE
+    stored = Path(resume) / "run.toml"
     if not stored.is_file():
-        raise ModelError(f"{options.resume}: no run to resume here (there is no run.toml)")
+        raise ModelError(f"{resume}: no run to resume here (there is no run.toml)")
     return str(stored)
 
 
@@ -68,7 +83,7 @@ def _resolve(options: Options, file: str, given: Mapping[str, Any]) -> RunConfig
     given = {key: value for key, value in given.items() if value}
     config = load_run_config(file, options.overrides, given)
     if not config.data.train:
-        raise ConfigError("no training data: give --train FILE, or train in the run file's [data]")
+        raise ConfigError("no training data: give FILE, or train in the run file's [data]")
     return config
 
 

@@ -20,6 +20,7 @@ from daskxml.core.files import packaged
 Section = TypeVar("Section")
 Tables = dict[str, dict[str, Any]]
 
+DEFAULT_RUN_FILE = "best"  # of every way to train, where none is named
 _INTEGERS = 2**63  # TOML's integers are below
 _NOUNS = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
 _NO_PARTS = "output layers are no longer divided among workers: every worker holds all labels"

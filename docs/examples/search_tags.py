@@ -21,7 +21,7 @@ def corpus() -> tuple[list[str], list[list[str]]]:
 def main() -> GridSearchCV:
     """Search, and print what was found."""
     texts, tags = corpus()
-    classifier = daskxml.XMLClassifier(epochs=40, batch_size=16, learning_rate=0.03)
+    classifier = daskxml.XMLClassifier("network", epochs=40, batch_size=16, learning_rate=0.03)
     search = GridSearchCV(
         make_pipeline(TfidfVectorizer(), classifier),
         {"tfidfvectorizer__ngram_range": [(1, 1), (1, 2)], "xmlclassifier__hidden": [16, 32]},

@@ -150,7 +150,7 @@ def test_a_model_of_texts_takes_texts(
 def test_the_dask_classifier_takes_rows_of_texts(client: Client) -> None:
     rows = vectorize(TEXTS, NAMES, client=client)
     classifier = daskxml.DaskXMLClassifier(
-        client=client, hidden=16, batch_size=16, epochs=12, learning_rate=0.05
+        "network", client=client, hidden=16, batch_size=16, epochs=12, learning_rate=0.05
     )
     classifier.fit(rows, eval_set=rows)
     assert "car" in classifier.predict_labels(["some yellow van"], k=2)[0]

@@ -38,9 +38,11 @@ def failure(capsys, *arguments):
         ),
         (["export", "runs/first"], "export was removed: read the arrays with safetensors"),
         (["index", "runs/first"], "index was removed: daskxml compress DIR --bits 8"),
-        (["train"], "no run file: give RUN.toml, or --resume DIR"),
+        (["train"], "no training data: give FILE"),
+        (["train", "--test", "absent.txt"], "no training data: give FILE"),
+        (["train", "absent.toml", "one.txt"], "absent.toml: no such run file"),
         (["train", "--resume", "absent"], "absent: no run to resume here"),
-        (["train", "adaptive-sgd"], "no training data: give --train FILE"),
+        (["train", "adaptive-sgd"], "no training data: give FILE"),
         (["train", "adaptive-sgd", "--workers", "0"], "'0' is not a whole number of at least 1"),
         (["train", "tree", "--workers", "2", "--scheduler", "tcp://x:1"], "not allowed with"),
         (["train", "adaptive-sdg"], "no such run file, did you mean 'adaptive-sgd'?"),
@@ -71,7 +73,7 @@ def test_wrong_arguments_are_one_line(capsys, arguments, expected):
 
 
 def test_debug_shows_the_traceback():
-    with pytest.raises(ConfigError, match="no run file"):
+    with pytest.raises(ConfigError, match="no training data"):
         main(["train", "--debug"])
 
 

@@ -7,6 +7,7 @@ import json
 import pytest
 import scipy.sparse
 
+import daskxml
 from daskxml.cli import main
 from daskxml.cluster import connection
 from daskxml.config import load_run_config
@@ -28,8 +29,16 @@ def trained(tmp_path_factory):
     return folder
 
 
-def history(folder):
-    text = (folder / "run" / "history.jsonl").read_text()
+def test_without_a_run_file_four_trees_are_trained(trained, capsys):
+    train, test, out = (str(trained / name) for name in ("train.txt", "test.txt", "trees"))
+    assert main(["train", train, "--test", test, "--workers", "1", "--out", out]) == 0
+    assert repr(daskxml.load(out)) == "<daskxml.Model 200 -> 30, 4 label trees>"
+    run = daskxml.train(train=train, test=test, workers=1)
+    assert run.metrics == history(trained, "trees")[-1]["metrics"]
+
+
+def history(folder, run="run"):
+    text = (folder / run / "history.jsonl").read_text()
     return [json.loads(line) for line in text.splitlines()]
 
 
@@ -97,6 +106,7 @@ def test_a_run_goes_on_by_its_own_run_file(trained, capsys):
         (["--train", "{}/absent-*.txt"], "{}/absent-*.txt: no file matches; check the pattern"),
         (["--train", "{}"], "{}: is a directory; name its files, as in DIR/*.txt"),
         (["--train", "file://{}/absent.txt"], "file://{}/absent.txt: no such file; check the path"),
+        (["{}/a.txt", "{}/absent.txt"], "{}/absent.txt: no such file; check the path"),
         (["--train", "{}/*.txt", "{}/absent.txt"], "{}/absent.txt: no such file; check the path"),
         (["--train", "{}/a.txt", "--test", "{}/b.txt"], "{}/b.txt: no such file; check the path"),
         (["--train", "{}/a.txt", "--set=data.label_names={}/c"], "{}/c: no such file; check"),

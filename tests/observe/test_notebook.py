@@ -79,7 +79,8 @@ def test_outside_of_notebooks_nothing_is_drawn():
 CELL = """
 import numpy as np, daskxml
 settings = {"strategy.megabatch_batches": 2}
-model = daskxml.XMLClassifier(hidden=(8,), batch_size=16, epochs=3, settings=settings, verbose=True)
+short = {"hidden": (8,), "batch_size": 16, "epochs": 3}
+model = daskxml.XMLClassifier("network", **short, settings=settings, verbose=True)
 _ = model.fit(np.eye(64), np.eye(64, dtype=int))
 """
 

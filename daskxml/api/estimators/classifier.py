@@ -52,19 +52,23 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     ----------
     run_file
         A run file, the name of one that comes with daskxml, or a dictionary of its sections; None
-        is ``"network"``.
+        is ``"best"``, four label trees. The next parameters but `epochs` are for networks, such
+        as ``"network"``.
     hidden
         Units of each hidden layer: a number, or a list of them; ``()`` is a linear model.
     loss
         ``"sigmoid"`` or ``"softmax"``.
     strategy
         Name of a strategy, or the table ``[strategy]``.
-    optimizer, learning_rate, batch_size, epochs, dropout
+    optimizer, learning_rate, batch_size, dropout
         Of the training.
+    epochs
+        How often the rows are seen; of label trees, how many there are.
     validation_fraction
         Share of the rows that is held out and scored after every epoch.
     early_stopping_rounds
-        The run ends once so many evaluations, one an epoch, have not improved `eval_metric`.
+        The run ends once so many evaluations, one an epoch or label tree, have not improved
+        `eval_metric`.
     eval_metric
         ``"P@1"``, ``"nDCG@5"``, ``"PSP@3"``, ``"recall@10"`` and the like; also what `score` gives,
         by default ``"P@1"``, which is the accuracy where rows have one label.
@@ -112,7 +116,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     --------
     >>> import numpy as np
     >>> X, y = np.eye(4), [["a"], ["a", "b"], ["b"], ["c"]]
-    >>> classifier = XMLClassifier(hidden=16, batch_size=4, epochs=40).fit(X, y)
+    >>> classifier = XMLClassifier().fit(X, y)
     >>> classifier.predict_labels(X[:1], k=1)
     [['a']]
     """

@@ -11,13 +11,13 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from daskxml.api.estimators.labels import LabelSet
-from daskxml.config import RunConfig, load_run_config
+from daskxml.config import DEFAULT_RUN_FILE, RunConfig, load_run_config
 from daskxml.config.sections import METRICS
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.rows import label_csr
 from daskxml.metrics import metric_sums, propensities
 
-RUN_FILE, DEFAULT_METRIC = "network", "P@1"
+DEFAULT_METRIC = "P@1"
 _SETTINGS = {
     "loss": "model.loss",
     "dropout": "model.dropout",
@@ -30,7 +30,13 @@ _SETTINGS = {
     "eval_metric": "training.target_metric",
     "n_workers": "cluster.workers",
     "device": "cluster.device",
+    "hidden": "model.hidden",
+    "random_state": "run.seed",
+    "class_weight": "training.class_weight",
 }
+_OF_NETWORKS = (
+    "hidden", "loss", "dropout", "strategy", "optimizer", "learning_rate", "batch_size"
+)  # fmt: skip
 _BATCHES = ("lr", "batch_max", "megabatch_batches")  # settings of every strategy
 _ONE_EPOCH = {
     "training.epochs": 1,
@@ -131,28 +137,54 @@ def resolve_settings(estimator: Any, rows: int, labels: LabelSet, *, has_tests: 
     >>> config.training.epochs, config.strategy_name
     (3.0, 'elastic')
     """
-    source = estimator.run_file if estimator.run_file is not None else RUN_FILE
-    tables = load_run_config(source).as_dict()
+    base = load_run_config(DEFAULT_RUN_FILE if estimator.run_file is None else estimator.run_file)
+    for name in () if base.has_strategy else _OF_NETWORKS:
+        if getattr(estimator, name) is not None:
+            found = f"the run file trains {base.kind.title}: give run_file='network'"
+            raise ConfigError(f"{name} is for networks, and {found}, or leave {name} out")
+    if estimator.n_workers is not None and estimator.n_workers < 1:
+        raise ConfigError(f"n_workers = {estimator.n_workers}: must be at least 1, or None")
+    tables = base.as_dict()
     if estimator.strategy is not None:
         tables["strategy"] = _strategy(estimator.strategy, tables["strategy"])
-    given = {key: _plain(getattr(estimator, name)) for name, key in _SETTINGS.items()}
-    given["model.hidden"] = _layers(estimator.hidden)
-    given["run.seed"] = _seed(estimator.random_state)
+    given = {key: _setting(estimator, name) for name, key in _SETTINGS.items()}
     if has_tests:
         given |= {"data.validation": 0.0, "training.keep_best": True}
+    if estimator.class_weight is not None:
+        given["training.class_weight"] = _class_weight(base, estimator.class_weight, labels)
     given = {key: value for key, value in given.items() if value is not None}
     given |= dict(estimator.settings or {})
     metric = given.get("training.target_metric", tables["training"]["target_metric"])
     ranks = given.setdefault("evaluation.k", tables["evaluation"]["k"])
     given["evaluation.k"] = sorted({*ranks, metric_rank(metric)})
-    config = load_run_config(tables, given)
-    more: dict[str, Any] = {}
-    if estimator.class_weight is not None:
-        more["training.class_weight"] = _class_weight(config, estimator.class_weight, labels)
+    try:
+        config = load_run_config(tables, given)
+    except ConfigError as error:
+        raise ConfigError(_by_parameters(str(error))) from error
     is_scored = has_tests or config.data.validation > 0.0
+    if estimator.early_stopping_rounds and not is_scored:
+        hint = "give validation_fraction=0.1, or fit an eval_set"
+        raise ConfigError(f"early_stopping_rounds needs rows that are scored: {hint}")
     if is_scored and "evaluation.every" not in given and config.has_strategy:
-        more["evaluation.every"] = max(1, round(rows / config.strategy.megabatch_rows))
-    return load_run_config(config, more)
+        every = max(1, round(rows / config.strategy.megabatch_rows))
+        return load_run_config(config, {"evaluation.every": every})
+    return config
+
+
+def _by_parameters(problem: str) -> str:
+    """Return an error of `load_run_config` with parameters instead of keys of a run file.
+
+    Examples
+    --------
+    >>> _by_parameters("--set strategy.lr: lr = -1.0: must be above 0")
+    'learning_rate = -1.0: must be above 0'
+    >>> _by_parameters("--set model.hiden: unknown key 'hiden'")
+    "settings: model.hiden: unknown key 'hiden'"
+    """
+    for name, place in _SETTINGS.items():
+        key = place.partition(".")[2]
+        problem = problem.replace(f"--set {place}: {key} =", f"{name} =")
+    return problem.replace("--set ", "settings: ").removeprefix("run configuration: ")
 
 
 def _class_weight(config: RunConfig, given: Any, labels: LabelSet) -> Any:
@@ -160,6 +192,9 @@ def _class_weight(config: RunConfig, given: Any, labels: LabelSet) -> Any:
     if isinstance(given, str):
         return given
     if not isinstance(given, Mapping):
+        if len(given) != len(labels.classes):
+            found = f"{len(given):,} weights for {len(labels.classes):,} labels"
+            raise ConfigError(f"class_weight: {found}: give one for each of classes_")
         return np.asarray(given, np.float64).tolist()
     for label in given:
         if label not in labels.columns:
@@ -172,6 +207,14 @@ def one_epoch(config: RunConfig, calls: int) -> RunConfig:
     """Return the run of one epoch, with rows in another order in every call."""
     seed = (config.run.seed + calls) % 2**63
     return load_run_config(config, {**_ONE_EPOCH, "run.seed": seed})
+
+
+def _setting(estimator: Any, name: str) -> Any:
+    """Return a parameter as a run file has it; None: that of the run file."""
+    value = getattr(estimator, name)
+    if name == "hidden":
+        return _layers(value)
+    return _seed(value) if name == "random_state" else _plain(value)
 
 
 def _plain(value: Any) -> Any:
@@ -187,9 +230,9 @@ def _strategy(given: Any, before: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": given} | {key: before[key] for key in _BATCHES}
 
 
-def _layers(hidden: Any) -> list[int] | None:
-    if hidden is None:
-        return None
+def _layers(hidden: Any) -> Any:
+    if hidden is None or isinstance(hidden, str):
+        return hidden
     layers = [hidden] if isinstance(hidden, int | np.integer) else hidden
     return [_plain(units) for units in layers]
 

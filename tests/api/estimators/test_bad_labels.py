@@ -12,7 +12,7 @@ import daskxml
 from daskxml import XMLClassifier
 from daskxml.api.estimators.labels import read_labels
 
-SMALL = {"hidden": 4, "batch_size": 4, "epochs": 1}
+SMALL = {"run_file": "network", "hidden": 4, "batch_size": 4, "epochs": 1}
 names = st.lists(st.sampled_from(["a", "b", "c", "é", " d"]), max_size=4)
 
 
@@ -84,7 +84,10 @@ def test_other_arguments_that_cannot_be_used_are_refused_in_a_line():
         ({"eval_set": (X,)}, r"eval_set: give one pair \(X, y\)"),
         ({"eval_set": (X, y[:2])}, "X has 3 rows, y has 2"),
         ({"model": 5}, "model: give a fitted XMLClassifier"),
-        ({"model": XMLClassifier(hidden=8, batch_size=4, epochs=1).fit(X, y)}, "hidden layers"),
+        (
+            {"model": XMLClassifier(**{**SMALL, "hidden": 8}).fit(X, y)},
+            "hidden layers",
+        ),
         ({"model": XMLClassifier(**SMALL).fit(np.eye(3), np.eye(3))}, "y is lists here, but dense"),
         ({"model": "/no/such/model"}, "no such directory|holds no model"),
     ]:

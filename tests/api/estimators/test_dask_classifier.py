@@ -19,7 +19,10 @@ from sklearn.base import clone
 import daskxml
 from daskxml import DaskXMLClassifier
 
-FAST = {"hidden": 8, "batch_size": 16, "epochs": 12, "learning_rate": 0.05, "random_state": 0}
+FAST = {
+    "run_file": "network", "hidden": 8, "batch_size": 16, "epochs": 12, "learning_rate": 0.05,
+    "random_state": 0,
+}  # fmt: skip
 ROWS, FEATURES, LABELS, CUTS = 120, 12, 4, (50, 40, 30)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -10,7 +12,7 @@ from sklearn.datasets import make_multilabel_classification
 from sklearn.model_selection import KFold, cross_val_predict, cross_val_score
 
 from daskxml import XMLClassifier
-from daskxml.core.errors import ModelError
+from daskxml.core.errors import ConfigError, ModelError
 
 NARROW = {"model.leaf_labels": 2, "model.branching": 2, "model.beam": 2}
 
@@ -44,7 +46,7 @@ def test_labels_outside_the_beam_have_no_probability(rows, run_file, monkeypatch
     assert 0.2 < (found == 0.0).mean() < 0.8
     np.testing.assert_array_equal(scores == -1000.0, found == 0.0)
     assert scores[found > 0.0].min() > -104.0
-    monkeypatch.setattr("daskxml.api.estimators.classifier._BLOCK_SCORES", 7 * 12)
+    monkeypatch.setattr(sys.modules[XMLClassifier.__module__], "_BLOCK_SCORES", 7 * 12)
     held = sparse.predict_proba(X)
     assert held.nnz == (found > 0.0).sum()
     np.testing.assert_array_equal(held.toarray(), found)
@@ -137,3 +139,29 @@ def test_trees_are_added_to_those_alike(rows):
         names.partial_fit(X[:2], [["a"], ["new"]])
     with pytest.raises(ModelError, match="has kind = 'network', not 'trees'"):
         XMLClassifier("tree").fit(X, Y, model=XMLClassifier("network", epochs=1).fit(X, Y))
+
+
+def test_trees_are_the_default(rows):
+    classifier = XMLClassifier().fit(*rows)
+    assert tree_count(classifier) == 4
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    ({"hidden": 8}, "hidden is for networks, and the run file trains label trees: give run_file="),
+    ({"learning_rate": 0.1}, "learning_rate is for networks"),
+    ({"strategy": "elastic"}, "strategy is for networks"),
+    ({"optimizer": "adam"}, "optimizer is for networks"),
+    ({"early_stopping_rounds": 2}, "early_stopping_rounds needs rows that are scored: give valid"),
+    ({"epochs": "4"}, "^epochs = '4': must be a number"),
+    ({"device": "tpu"}, "^device = 'tpu': must be one of 'auto', 'cpu', 'cuda'"),
+    ({"random_state": -1}, "^random_state = -1: must be from 0"),
+    ({"class_weight": [1, 2]}, "class_weight: 2 weights for 12 labels"),
+    ({"class_weight": "balancd"}, "^class_weight = 'balancd': must be one of"),
+    ({"settings": {"model.baem": 2}}, "^settings: model.baem: unknown key 'baem', did you mean"),
+    ({"run_file": "network", "learning_rate": -1.0}, "^learning_rate = -1.0: must be above 0"),
+    ({"run_file": "network", "hidden": "big"}, "^hidden = 'big': must be a list"),
+    ({"n_workers": 0}, "^n_workers = 0: must be at least 1, or None"),
+])  # fmt: skip
+def test_errors_name_the_parameters_of_the_estimator(rows, given, message):
+    with pytest.raises(ConfigError, match=message):
+        XMLClassifier(**given).fit(*rows)
