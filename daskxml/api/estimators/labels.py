@@ -7,11 +7,12 @@ form       given as                                  classes
 `lists`    a list, tuple or set of each row's        the different names or ids, sorted
            names or ids: ``[["a", "b"], []]``
 `sparse`   a SciPy matrix, 1 where a label is true   its columns
-`dense`    the same as an array, or nested lists     its columns
+`dense`    the same as an array, nested lists, or a  its columns, by the names of a data frame's
+           data frame of pandas or polars
 =========  ========================================  ============================================
 
 Nested lists of equal length that hold nothing but 0 and 1 are `dense`, as scikit-learn has it, and
-lists of ids otherwise.
+lists of ids otherwise. A series of lists, of pandas or polars, is `lists`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from sklearn.utils.validation import check_array, column_or_1d
 from daskxml.core.errors import InputError
 
 COLUMN_VECTOR = "A column-vector y was passed when a 1d array was expected: it is taken as one"
+COMMAS = "y: a text with commas is one label: for several give lists, [row.split(',') for row in y]"
+    "y: a text with commas is one label: for several give lists, [text.split(',') for text in y]"
+)
 
 
 class LabelsError(InputError, ValueError):
@@ -89,7 +93,7 @@ class LabelSet:
         if self.is_matrix != other.is_matrix:
             forms = f"y is {other.form} here, but {self.form} before"
             raise LabelsError(f"{forms}: give labels as they were given first")
-        if self.is_matrix:
+        if self.is_matrix and not (self.names and other.names):
             widest = max(self.classes, other.classes, key=len)
             return replace(self, classes=widest)
         added = [label for label in other.classes.tolist() if label not in self.columns]
@@ -121,6 +125,8 @@ class LabelSet:
             raise LabelsError(
                 f"y: {other.form} in one block, {self.form} in another: give all alike"
             )
+        if self.is_matrix:
+            return self.grown(other)
         both = set(self.classes.tolist()) | set(other.classes.tolist())
         if len({isinstance(label, str) for label in both}) > 1:
             raise LabelsError("y: names and ids are mixed; give all blocks the same")
@@ -139,7 +145,8 @@ class GivenLabels:
         wider = known.grown(self.labels)
         shape = (self.indicator.shape[0], len(wider.classes))
         found, columns = self.indicator, self.indicator.indices
-        if not known.is_matrix and columns.size:
+        is_by_name = not known.is_matrix or (known.names and self.labels.names)
+        if is_by_name and columns.size:
             places = [wider.columns[label] for label in self.labels.classes.tolist()]
             columns = np.array(places, np.int32)[columns]
         aligned = scipy.sparse.csr_matrix((found.data, columns, found.indptr), shape)
@@ -190,13 +197,17 @@ def read_labels(y: Any, *, may_be_none: bool = False) -> GivenLabels:
             array = array.ravel()
     if array.ndim != 2:
         return _single(array)
-    return _indicator("dense", check_array(array, dtype="numeric", input_name="y"))
+    given = _indicator("dense", check_array(array, dtype="numeric", input_name="y"))
+    names = np.array(getattr(y, "columns", ()))  # of a data frame
+    if not (names.size and all(isinstance(name, str) for name in names.tolist())):
+        return given
+    return replace(given, labels=replace(given.labels, classes=names.astype(str)))
 
 
 def _nested(y: Any) -> list[Any] | None:
     """Return the rows of lists of names or ids; None where y is one label a row, or an array."""
-    if hasattr(y, "iloc") and y.ndim == 1:  # a series of pandas, whose elements may be lists
-        y = y.to_numpy()
+    if hasattr(y, "to_list"):  # a series of pandas or polars, whose elements may be lists
+        y = y.to_list()
     is_array = isinstance(y, np.ndarray) and y.dtype == object and y.ndim == 1
     rows = list(y) if is_array or isinstance(y, list | tuple) else []
     if not any(map(_is_row, rows)):
@@ -253,6 +264,9 @@ def _single(y: Any) -> GivenLabels:
         check_array(array, ensure_2d=False, dtype=None, input_name="y")
     check_classification_targets(array)
     classes, columns = np.unique(array, return_inverse=True)
+    parts = [part.strip() for label in classes.tolist() for part in str(label).split(",")]
+    if len(set(parts)) < len(parts):
+        warnings.warn(COMMAS, UserWarning, stacklevel=4)
     rows = np.arange(len(array) + 1, dtype=np.int64)
     ones = np.ones(len(array), np.float32)
     shape = (len(array), len(classes))
