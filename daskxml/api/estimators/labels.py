@@ -33,7 +33,7 @@ from sklearn.utils.validation import check_array, column_or_1d
 from daskxml.core.errors import InputError
 
 COLUMN_VECTOR = "A column-vector y was passed when a 1d array was expected: it is taken as one"
-COMMAS = "y: a text with commas is one label: for several give lists, [row.split(',') for row in y]"
+COMMAS = (
     "y: a text with commas is one label: for several give lists, [text.split(',') for text in y]"
 )
 
