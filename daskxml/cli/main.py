@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from daskxml._version import __version__
 from daskxml.cli.arguments import REMOVED, build_parser
 from daskxml.core.errors import CallbackWarning, ConfigError, DaskxmlError
-from daskxml.core.text import printable
+from daskxml.core.text import one_line
 
 FAILED, INTERNAL, INTERRUPTED = 2, 70, 130  # 70: EX_SOFTWARE of sysexits.h
 _LONGEST_PROBLEM = 300  # characters
@@ -57,16 +57,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        print("daskxml: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return _interrupted()
     except Exception as error:
         if "--debug" in arguments:
             raise
+        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
+            return _interrupted()  # a package that was being loaded made it another error
         if isinstance(error, OSError) and error.strerror:
-            place = "" if error.filename is None else f"{printable(str(error.filename))}: "
+            place = "" if error.filename is None else f"{one_line(str(error.filename))}: "
             return _fail(f"{place}{error.strerror}")
         if isinstance(error, MemoryError):
             return _fail("not enough memory; --debug shows where")
+        if isinstance(error, ImportError) or "shared object" in str(error):  # llvmlite's OSError
+            return _fail(f"{one_line(str(error))}; daskxml inspect examines the installation")
         return _fail_unexpectedly(error)
 
 
@@ -93,6 +96,11 @@ def _run(arguments: Sequence[str]) -> int:
     return status
 
 
+def _interrupted() -> int:
+    print("daskxml: interrupted", file=sys.stderr)
+    return INTERRUPTED
+
+
 def _fail(message: str) -> int:
     print(f"daskxml: error: {message}", file=sys.stderr)
     return FAILED
@@ -101,7 +109,7 @@ def _fail(message: str) -> int:
 def _fail_unexpectedly(error: Exception) -> int:
     """Write the traceback of an error that nobody thought of to a file, and name it in one line."""
     text = "".join(traceback.format_exception(error))
-    problem = printable(" ".join(f"{type(error).__name__}: {error}".split()))[:_LONGEST_PROBLEM]
+    problem = one_line(f"{type(error).__name__}: {error}")[:_LONGEST_PROBLEM]
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="daskxml-", suffix=".log", delete=False, errors="backslashreplace"

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from daskxml.cli.arguments import Options
+from daskxml.core.text import one_line
 from daskxml.observe.report import Comparison, StoredRun, find_runs, read_runs
 from daskxml.observe.run_view import Reached, reach
 from daskxml.observe.terminal import print_lines
@@ -60,7 +61,7 @@ def print_comparison(compared: Comparison) -> None:
         table.add_row(run.name, *_cells(found), "-" if share is None else f"{share:.1%}")
         if remark := _remark(run, found):
             remarks.append(f"{run.name}: {remark}")
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     console.width = max(console.width, _TABLE_CHARACTERS)
     console.print(table)
     for remark in remarks:
@@ -81,7 +82,7 @@ def verify(options: Options) -> int:
 
 def _print_verification(run: Verification) -> None:
     for disagreement in run.disagreements[:_MOST_LINES]:
-        print(disagreement)
+        print(one_line(str(disagreement)))
     if len(run.disagreements) > _MOST_LINES:
         print(f"and {len(run.disagreements) - _MOST_LINES:,} more, which --json prints")
     count = len(run.disagreements)

@@ -49,7 +49,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield partial
         replace_durably(partial, path)
     except OSError as error:
-        raise _unwritten(path, error) from error
+        raise unwritten(path, error) from error
     finally:
         with contextlib.suppress(OSError):
             partial.unlink()
@@ -68,14 +68,14 @@ def replace_durably(source: Path, target: Path) -> None:
         source.replace(target)
         flush(target.parent)
     except OSError as error:
-        raise _unwritten(target, error) from error
+        raise unwritten(target, error) from error
 
 
-def _unwritten(path: Path, error: OSError) -> ModelError:
-    return ModelError(
-        f"{path}: cannot be written ({error.strerror or error}); what was there is unchanged: "
-        "free space, or choose another directory"
-    )
+def unwritten(path: Path, error: OSError) -> ModelError:
+    """Return the error of a file that cannot be written; what was there is unchanged."""
+    is_there, reason = path.parent.is_dir(), error.strerror or error
+    hint = "free space, or choose another one" if is_there else "somebody has removed it"
+    return ModelError(f"{path}: cannot be written to its directory ({reason}): {hint}")
 
 
 def flush(path: Path) -> None:

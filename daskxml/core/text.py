@@ -21,6 +21,21 @@ def printable(text: str) -> str:
     return "".join(part if part.isprintable() else ascii(part)[1:-1] for part in text)
 
 
+def cleaned(value: Any) -> Any:
+    """Return plain values with every text in them, and every key, as `printable` shows it.
+
+    Examples
+    --------
+    >>> cleaned({"workers": {"\\x1b[31m": [1, "\\a"]}})
+    {'workers': {'\\\\x1b[31m': [1, '\\\\x07']}}
+    """
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {cleaned(key): cleaned(held) for key, held in value.items()}
+    return [*map(cleaned, value)] if isinstance(value, list | tuple) else value
+
+
 def one_line(text: str) -> str:
     """Return text, of which a stranger may have written parts, as a line of bounded length.
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daskxml._version import __version__
+from daskxml.core.text import printable
 from daskxml.observe.charts import COLOURS, DASHES, Chart, Series, shorten, thin, ticks
 from daskxml.observe.wording import exact, rounded
 
@@ -53,6 +54,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         loader=FileSystemLoader(TEMPLATES),
+        finalize=lambda value: value if isinstance(value, Markup) else _printable_lines(str(value)),
     )
     environment.filters |= {
         "number": _number,
@@ -68,6 +70,10 @@ def _environment() -> Environment:
         "setting": lambda value: _number(value) if type(value) is float else _value(value),
     }
     return environment
+
+
+def _printable_lines(text: str) -> str:
+    return "\n".join(map(printable, text.expandtabs().split("\n")))
 
 
 def _number(value: float | None, digits: int = 4) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import is_locked
-from daskxml.core.text import parse_json
+from daskxml.core.text import cleaned, one_line, parse_json, printable
 from daskxml.core.work_stats import StageRecord
 from daskxml.observe.charts import comparison, worker_charts, worker_time_chart
 from daskxml.observe.html import render
@@ -33,7 +33,7 @@ from daskxml.observe.run_view import (
     worker_names,
 )
 from daskxml.observe.wording import dotted, history_event
-from daskxml.records.environment import read_starts
+from daskxml.records.environment import ENVIRONMENT_FILE, read_starts
 from daskxml.records.row_schema import check_row
 from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE
 
@@ -158,20 +158,25 @@ def name_runs(paths: Sequence[Path]) -> list[str]:
 
 
 def read_run(directory: Path, name: str) -> StoredRun:
-    """Read one run; its ``problems`` list what is missing or damaged."""
+    """Read one run, with texts that do nothing to a terminal.
+
+    Its ``problems`` list what is missing or damaged.
+    """
     problems: list[str] = []
     run_file, config = _read_config(directory / RUN_FILE, problems)
-    history = read_rows(directory / HISTORY_FILE, problems)
+    history, starts = read_rows(directory / HISTORY_FILE, problems), read_starts(directory)
+    if not starts and (directory / ENVIRONMENT_FILE).exists():
+        problems.append(f"{ENVIRONMENT_FILE} cannot be read; left out")
     return StoredRun(
-        name=name,
+        name=printable(name),
         directory=directory,
-        config=config,
+        config=cleaned(config),
         run_file=run_file,
-        history=tuple(history),
-        state=_state(directory, len(history)),
-        starts=tuple(read_starts(directory)),
-        simulation=_read_json(directory / SIMULATION_FILE),
-        problems=tuple(problems),
+        history=tuple(map(cleaned, history)),
+        state=printable(_state(directory, len(history))),
+        starts=tuple(map(cleaned, starts)),
+        simulation=cleaned(_read_json(directory / SIMULATION_FILE)),
+        problems=tuple(map(one_line, problems)),
     )
 
 
@@ -195,16 +200,17 @@ def read_rows(path: Path, problems: list[str]) -> list[Row]:
     Lines that are no rows, and rows after a gap, are left out and added to ``problems``.
     """
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         if not isinstance(error, FileNotFoundError):
             problems.append(f"{path.name} cannot be read ({_reason(error)})")
         return []
     rows: list[Row] = []
+    lines = text.removesuffix("\n").split("\n") if text else []
     for number, line in enumerate(lines, 1):
         row = _row(line)
         if row is None:
-            is_cut = number == len(lines)
+            is_cut = number == len(lines) and not text.endswith("\n")
             problem = "is cut off" if is_cut else "is no row of a history"
             problems.append(f"{path.name}: line {number} {problem}; left out")
         elif row["megabatch"] > len(rows) + 1:

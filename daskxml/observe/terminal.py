@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from daskxml.core.text import printable
+from daskxml.core.text import cleaned, printable
 from daskxml.observe.run_view import (
     JOINED,
     LOST,
@@ -65,6 +65,7 @@ class PlainProgress:
 
     def __call__(self, event: Event) -> None:
         """Print the event's line, if it has one."""
+        event = cleaned(event)
         self.view.apply(event)
         if line := self._line(event):
             print(line, flush=True)
@@ -106,6 +107,7 @@ class LiveProgress:
 
     def __call__(self, event: Event) -> None:
         """Apply the event; the next drawing shows it."""
+        event = cleaned(event)
         self.view.apply(event)
         if line := note(event):
             self._notes.append(line)
@@ -188,7 +190,7 @@ def _worker_table(view: RunView) -> Table:
         state = Text(change or ("" if view.is_over else view.state), _STYLES.get(change, ""))
         title = worker_label(str(name), worker.get("pool_threads", 0))
         cells = [write(worker) for write in _COLUMNS.values() if worker]  # none if it had no part
-        table.add_row(title, state, *cells)
+        table.add_row(Text(title), state, *cells)
     if len(names) > _WORKERS:
         table.add_row(f"and {len(names) - _WORKERS} more")
     return table

@@ -27,7 +27,7 @@ from typing import IO, Any
 
 from daskxml.config import RunConfig
 from daskxml.core.errors import ConfigError, ModelError
-from daskxml.core.files import LOCK_FILE, flush, lock_folder, replacing
+from daskxml.core.files import LOCK_FILE, flush, lock_folder, replacing, unwritten
 from daskxml.core.signals import defer_signals
 from daskxml.core.text import parse_json
 from daskxml.models.tensors import read_tensors
@@ -271,7 +271,7 @@ def extend_history(path: Path, offset: int | None, rows: Iterable[Mapping[str, A
             file.truncate(offset)
             file.write(b"".join(lines))
     except OSError as error:
-        raise ModelError(f"{path}: cannot be written ({error.strerror}); free space") from error
+        raise unwritten(path, error) from error
     return [offset + length for length in accumulate(map(len, lines))]
 
 

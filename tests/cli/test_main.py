@@ -136,6 +136,33 @@ def test_what_the_machine_lacks_is_one_line(capsys, monkeypatch, error, line):
     assert line in failure(capsys, "inspect", "rows.txt")
 
 
+@pytest.mark.parametrize(
+    ("raised", "status", "line"),
+    [
+        ('raise OSError("Could not find/load shared object file")', 2,
+         "daskxml: error: Could not find/load shared object file; daskxml inspect examines"),
+        ("signal.raise_signal(signal.SIGINT)", 130, "daskxml: interrupted"),
+        ("""
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    raise ImportError("half loaded")""", 130, "daskxml: interrupted"),
+    ],
+)  # fmt: skip
+def test_a_package_that_does_not_load_is_one_line(tmp_path, raised, status, line):
+    (tmp_path / "llvmlite").mkdir()
+    (tmp_path / "llvmlite" / "__init__.py").write_text(f"import signal\n{raised}\n")
+    (tmp_path / "rows.txt").write_text("1 2:3\n")
+    code = (
+        "import sys\nsys.path.insert(0, sys.argv[1])\nfrom daskxml.cli import main\n"
+        "raise SystemExit(main(['inspect', sys.argv[2]]))"
+    )
+    command = [sys.executable, "-c", code, tmp_path, tmp_path / "rows.txt"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (status, 1), done.stderr
+    assert done.stderr.startswith(line)
+
+
 def test_the_help_of_train_names_every_run_file_and_examples_that_are_understood(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--help"])

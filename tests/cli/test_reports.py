@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -83,3 +84,32 @@ def test_what_cannot_be_reported_is_one_line(runs, capsys, arguments, problem):
     error = capsys.readouterr().err
     assert problem in error
     assert error.count("\n") == 1
+
+
+EVIL = "\x1b]0;title\x07\x1b[2J\u202e[/]"  # a title, an empty screen, text backwards, rich's markup
+
+
+def test_what_a_stranger_has_written_does_nothing_to_a_terminal(runs, tmp_path, capsys):
+    run = tmp_path / f"run {EVIL.replace('/', '')}"
+    shutil.copytree(runs / "elastic", run)
+    text = (run / "history.jsonl").read_text()
+    (run / "history.jsonl").write_text(text.replace('"0"', json.dumps(EVIL)))
+    starts = json.loads((run / "environment.json").read_text())
+    starts[0]["host"] = starts[0][EVIL] = EVIL
+    (run / "environment.json").write_text(json.dumps(starts))
+    with (run / "run.toml").open("a") as file:
+        file.write(f"# {EVIL}\n[{json.dumps(EVIL)}]\nkey = {json.dumps(EVIL)}\n")
+    shutil.copytree(runs / "adaptive-sgd", run.parent / "other")
+    out = tmp_path / "out"
+    assert main(["report", str(tmp_path), "--out", str(out)]) == 0
+    with (run / "history.jsonl").open("a") as file:
+        file.write(f"{EVIL}\n")
+    assert main(["report", str(run), "--out", str(out / "2")]) == 0
+    (run / "run.toml").write_bytes((runs / "elastic" / "run.toml").read_bytes())
+    (run / "history.jsonl").write_text(text.replace('"0"', json.dumps(EVIL), 1))
+    main(["verify", str(run)])
+    shown = capsys.readouterr()
+    told = [shown.out, shown.err, *(path.read_text() for path in out.rglob("*.*"))]
+    assert r"\x1b]0;title\x07" in "".join(told)
+    for each in told:
+        assert not set(each) & set("\x1b\x07\u202e")

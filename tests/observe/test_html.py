@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daskxml.core.text import printable
 from daskxml.observe.charts import Chart, Series, bars
 from daskxml.observe.html import WIDTH, draw
 
@@ -41,7 +42,7 @@ def test_any_texts_and_values_are_drawn_inside(title, label, named):
     lines = [Series(name=name, points=((0.0, value), (5.0, value / 2))) for name, value in named]
     svg = draw(Chart(name="c", title=title, x_label=label, y_label=label, series=tuple(lines)))
     height = float(plot(svg).get("height"))
-    assert plot(svg).get("aria-label") == title
+    assert plot(svg).get("aria-label") == printable(title)
     circles = elements(svg, "circle")
     assert len(circles) == 2 * len(lines)
     for circle in circles:

@@ -220,3 +220,21 @@ def test_the_best_metric_is_remembered():
         row = {**ROW, "megabatch": megabatch, "metrics": {"P@1": 0.5, "P@3": value}}
         progress({"kind": "megabatch", "row": row})
     assert "(best P@3 0.7500 at 5)" in text_of(progress)
+
+
+def test_names_of_others_do_nothing_to_a_terminal(capsys):
+    evil = "\x1b[2J[/]\u202e"
+    output = io.StringIO()
+    live = LiveProgress("run", Console(file=output, width=200, force_terminal=False))
+    for show in (PlainProgress(), live):
+        with show:
+            for event in (
+                {**STARTED, "workers": [evil, "b"]},
+                {"kind": "worker", "worker": evil, "event": "lost"},
+                {"kind": "warning", "text": evil},
+                {"kind": "megabatch", "row": {**ROW, "workers": {evil: WORKER}}},
+            ):
+                show(event)
+    shown = capsys.readouterr().out + output.getvalue()
+    assert r"\x1b[2J[/]\u202e" in shown
+    assert not set(shown) & set("\x1b\u202e")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,15 @@ def test_no_directory_keeps_nothing() -> None:
         place.append({"megabatch": 1})
     assert place.path is None
     assert place.history() == []
+
+
+def test_a_directory_that_is_removed_under_its_run_is_no_full_disk(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path / "run", None) as place:
+        place.begin(CONFIG)
+        place.append({"megabatch": 1})
+        shutil.rmtree(tmp_path / "run")
+        with pytest.raises(ModelError, match=r"history.jsonl: .*: somebody has removed it"):
+            place.append({"megabatch": 2})
 
 
 def test_a_run_is_not_written_over(tmp_path: Path) -> None:

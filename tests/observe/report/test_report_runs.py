@@ -78,6 +78,21 @@ def test_a_cut_line_is_left_out_and_told(run_dir, cut):
         assert run.problems == ("history.jsonl: line 6 is cut off; left out",)
 
 
+def test_a_last_line_that_is_whole_but_wrong_is_not_called_cut_off(run_dir):
+    with (run_dir / "history.jsonl").open("a") as file:
+        file.write('{"megabatch": "seven"}\n')
+    run = read_run(run_dir, "run")
+    assert run.problems == ("history.jsonl: line 7 is no row of a history; left out",)
+
+
+@pytest.mark.parametrize("text", ["[{", "{}", "[3]"])
+def test_an_unreadable_record_of_the_environment_is_told(run_dir, text):
+    (run_dir / "environment.json").write_text(text)
+    assert read_run(run_dir, "run").problems == ("environment.json cannot be read; left out",)
+    (run_dir / "environment.json").unlink()
+    assert read_run(run_dir, "run").problems == ()
+
+
 def test_rows_that_come_again_replace_what_was_undone(tmp_path):
     again = [row(1), row(2), row(3, loss=1.0), row(2, loss=2.0), row(3, loss=3.0)]
     path, problems = write(tmp_path / "history.jsonl", *again), []
