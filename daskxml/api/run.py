@@ -83,6 +83,12 @@ class Matrices:
         return parts
 
 
+def _is_pair(rows: Any) -> bool:
+    """Whether rows are a pair of matrices, or of Dask arrays."""
+    is_two = isinstance(rows, tuple) and len(rows) == 2
+    return is_two and all(isinstance(getattr(each, "shape", None), tuple) for each in rows)
+
+
 def _check_is_here(rows: Any) -> None:
     if hasattr(rows, "__dask_graph__"):
         raise ConfigError("rows in Dask collections are trained on a cluster: call daskxml.train")
@@ -201,7 +207,8 @@ class Job:
         ConfigError, ModelError
             If the run file is invalid, names no rows, or the directory is not one to write to.
         """
-        named = {"train": train, "test": test}
+        pairs = {"train": train, "test": test}.items()
+        named = {name: Matrices(*rows) if _is_pair(rows) else rows for name, rows in pairs}
         given = {name: found for name, rows in named.items() if (found := find(rows, name))}
         files = {name: None if name in given else rows for name, rows in named.items()}
         resolved = resolve_run(config, files["train"], files["test"], overrides, settings or {})
@@ -273,7 +280,7 @@ def _listed(paths: Any, name: str) -> list[str]:
     listed = [paths] if is_one or hasattr(paths, "shape") else list(paths)
     if all(isinstance(path, str | os.PathLike) for path in listed):
         return [str(path) for path in listed]
-    raise ConfigError(f"{name}: must be paths, or daskxml.Matrices(X, Y) for rows in memory")
+    raise ConfigError(f"{name}: must be paths, or (X, Y) for rows in memory")
 
 
 def _absolute(path: str) -> str:

@@ -55,9 +55,9 @@ def train(
         A synchronous Dask client, or the address of a running scheduler. Without either the call
         creates a local cluster of so many processes, which it closes at the end.
     train, test
-        In the run file's place: files, globs or URLs that the workers can read; `Matrices` in
-        memory or of Dask arrays; a Dask data frame with the columns of a table
-        (`daskxml.data.tables`); a list of delayed values or futures of ``(X, Y)``; or rows
+        In the run file's place: files, globs or URLs that the workers can read; ``(X, Y)`` in
+        memory or of Dask arrays, or `Matrices` of them; a Dask data frame with the columns of a
+        table (`daskxml.data.tables`); a list of delayed values or futures of ``(X, Y)``; or rows
         of a `daskxml.Pipeline`.
     out
         Directory of the run, visible to client and workers; None: all in memory, no checkpoints.
@@ -81,7 +81,7 @@ def train(
     --------
     ::
 
-        run = daskxml.train(train=daskxml.Matrices(X, Y))
+        run = daskxml.train(train=(X, Y))
         run.model.predict(X, top_k=5)
     """
     job = Job.of(

@@ -10,9 +10,10 @@ of table is such a function, and its line in `FORMATS`. All give the same rows.
 
 from __future__ import annotations
 
+import ast
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
@@ -546,7 +547,27 @@ def _frame_batch(frame: Any, columns: Sequence[str]) -> Any:
         is_list = name in (tables.LABELS, tables.INDICES, tables.VALUES)
         texts = table[name].drop_null().to_pylist() if is_list else []
         if any(isinstance(text, str) and text.startswith("[") for text in texts):
-            problem = f"{name!r} holds a list that Dask has made a text"
-            hint = "set dask.config 'dataframe.convert-string' to False before"
-            raise InputError(f"{problem}: {hint}, or give Arrow's lists")
+            lists = pyarrow.array(lists_again(table[name].to_pylist(), name))
+            table = table.set_column(table.column_names.index(name), name, lists)
     return table
+
+
+def lists_again(texts: Sequence[str | None], name: str) -> list[Any]:
+    """Return the lists of which Dask has made texts in a data frame.
+
+    Raises
+    ------
+    InputError
+        If one cannot be had again, like an array, whose text is not exact.
+
+    Examples
+    --------
+    >>> lists_again(["['red', 'car']", "[]"], "labels")
+    [['red', 'car'], []]
+    """
+    with suppress(ValueError, SyntaxError):
+        lists = [None if text is None else ast.literal_eval(text) for text in texts]
+        if [None if each is None else str(each) for each in lists] == list(texts):
+            return lists
+    hint = "set dask.config 'dataframe.convert-string' to False before, or give Arrow's lists"
+    raise InputError(f"{name!r} holds a list that Dask has made a text: {hint}")

@@ -104,6 +104,30 @@ def given(kind: str, X: Any, Y: Any, client: Client) -> Any:
         return dd.from_delayed(parts, meta=few)
 
 
+def test_lists_that_dask_has_made_texts_are_lists_again(client) -> None:
+    pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    table = pd.DataFrame({"indices": [[0, 2], [1]] * 30, "values": [[1.5, 0.1], [1e-30]] * 30})
+    table["labels"] = [[1], []] * 30
+    found = find_rows(dd.from_pandas(table, npartitions=2), "train")
+    parts = client.gather(found.partitions(client, DataSection(features=3, labels=2)))
+    assert to_scipy(concatenate(parts).features).toarray()[:2].tolist() == [
+        [1.5, 0.0, np.float32(0.1)], [0.0, np.float32(1e-30), 0.0]
+    ]  # fmt: skip
+    assert to_scipy(concatenate(parts).labels).toarray()[:2].tolist() == [[0, 1], [0, 0]]
+    table["labels"] = [np.array([0, 1])] * 60  # whose texts may be cut
+    found = find_rows(dd.from_pandas(table, npartitions=2), "train")
+    with pytest.raises(daskxml.InputError, match="'labels' holds a list that Dask has made a text"):
+        client.gather(found.partitions(client, DataSection(features=3, labels=2)))
+
+
+@pytest.mark.parametrize("lazily", [True, False])
+def test_rows_may_be_a_pair(client, rows, lazily) -> None:
+    pair = tuple(map(array_of, rows)) if lazily else rows
+    one = {"training.epochs": 1}
+    run = daskxml.train("tree", client=client, train=pair, test=pair, overrides=one)
+    assert run.metrics["rows"] == rows[0].shape[0]
+
+
 KINDS = ("arrays", "dense arrays", "sparse", "delayed", "pairs", "futures", "frame")
 
 

@@ -19,7 +19,7 @@ RUN = {"training": {"epochs": 1}}
     ids=["dense", "sparse", "pair", "number", "none"],
 )  # fmt: skip
 def test_what_is_no_path_is_refused(given: object) -> None:
-    with pytest.raises(ConfigError, match=r"^test: must be paths, or daskxml\.Matrices"):
+    with pytest.raises(ConfigError, match=r"^test: must be paths, or \(X, Y\)"):
         resolve_run(RUN, "/rows", given, [])
 
 

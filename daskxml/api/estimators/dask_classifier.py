@@ -18,9 +18,16 @@ from sklearn.utils.validation import check_is_fitted
 from daskxml.api.collections import DaskRows, as_scipy, find_rows, lazy_blocks, row_blocks
 from daskxml.api.estimators.classifier import XMLClassifier, pair_of
 from daskxml.api.estimators.labels import LabelsError, LabelSet, read_labels
-from daskxml.api.estimators.settings import resolve_settings
+from daskxml.api.estimators.settings import (
+    DEFAULT_METRIC,
+    metric_rank,
+    ranked_sums,
+    resolve_settings,
+)
 from daskxml.api.stages import Rows
 from daskxml.core.errors import ConfigError, InputError
+from daskxml.data.formats import lists_again
+from daskxml.metrics import MetricSums
 from daskxml.session.setup import ColumnNames
 
 Pair = tuple[Any, Any]  # delayed blocks of rows and of their labels
@@ -160,10 +167,16 @@ class DaskXMLClassifier(XMLClassifier):
         return super().calibrate(X, y, k=k, f1=f1)
 
     def score(self, X: Any, y: Any) -> float:
-        """Return `eval_metric` on rows in memory; of Dask rows, give an ``eval_set`` to `fit`."""
-        if is_dask_collection(X):
-            raise ConfigError("score takes rows in memory; give fit an eval_set on the cluster")
-        return super().score(X, y)
+        """Return `eval_metric` on rows in memory, or of Dask, which are scored where they are."""
+        if not is_dask_collection(X):
+            return super().score(X, y)
+        check_is_fitted(self)
+        blocks, sizes = row_blocks(self.client, X, "X")
+        metric, targets = self.eval_metric or DEFAULT_METRIC, _label_blocks(y, sizes, "y")
+        score, here = delayed(_measure, pure=False), delayed(self._in_memory(), pure=False)
+        tasks = [score(here, *pair, metric) for pair in zip(blocks, targets, strict=True)]
+        found = sum(compute(*tasks, scheduler=self.client), MetricSums.zero((metric_rank(metric),)))
+        return float(found.result()[metric])
 
     def _lazy(self, method: str, X: Any, *given: Any) -> da.Array:
         """Return an array whose blocks are what a method gives for blocks of rows."""
@@ -260,10 +273,22 @@ def _encoded(
     return pairs, known, sum(sizes)
 
 
+def _block_labels(y: Any) -> Any:
+    """Return a block of labels; Dask makes texts of lists in a series."""
+    texts = y.to_list() if hasattr(y, "to_list") else []
+    if texts and all(isinstance(text, str) and text[:1] + text[-1:] == "[]" for text in texts):
+        return lists_again(texts, "y")
+    return as_scipy(y)
+
+
 def _find_labels(y: Any) -> LabelSet:
-    return read_labels(as_scipy(y), may_be_none=True).labels
+    return read_labels(_block_labels(y), may_be_none=True).labels
 
 
 def _encode(y: Any, labels: LabelSet) -> Any:
-    indicator = read_labels(as_scipy(y), may_be_none=True).aligned(labels)
+    indicator = read_labels(_block_labels(y), may_be_none=True).aligned(labels)
     return indicator[:, : len(labels.classes)]
+
+
+def _measure(here: XMLClassifier, X: Any, y: Any, metric: str) -> MetricSums:
+    return ranked_sums(here, as_scipy(X), _block_labels(y), metric)

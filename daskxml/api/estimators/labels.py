@@ -105,7 +105,7 @@ class LabelSet:
 
         Labels that are not among these have columns after all others: no prediction hits them.
         """
-        return read_labels(y).aligned(self)
+        return read_labels(y, may_be_none=True).aligned(self)
 
     def joined(self, other: LabelSet) -> LabelSet:
         """Return the labels of both, in sorted order.

@@ -15,7 +15,7 @@ from daskxml.config import DEFAULT_RUN_FILE, RunConfig, load_run_config
 from daskxml.config.sections import METRICS
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.rows import label_csr
-from daskxml.metrics import metric_sums, propensities
+from daskxml.metrics import MetricSums, metric_sums, propensities
 
 DEFAULT_METRIC = "P@1"
 _SETTINGS = {
@@ -95,12 +95,17 @@ def make_scorer(metric: str) -> partial[float]:
 
 def measure(estimator: Any, X: Any, y: Any, metric: str) -> float:
     """Return a ranking metric of an `XMLClassifier`, or of what ends in one."""
-    k = metric_rank(metric)
     while not hasattr(estimator, "labels_"):
         if hasattr(estimator, "best_estimator_"):
             estimator = estimator.best_estimator_
         else:
             X, estimator = estimator[:-1].transform(X), estimator[-1]
+    return float(ranked_sums(estimator, X, y, metric).result()[metric])
+
+
+def ranked_sums(estimator: Any, X: Any, y: Any, metric: str) -> MetricSums:
+    """Return the sums of a metric over some rows."""
+    k = metric_rank(metric)
     model, truth = estimator.model_, estimator.labels_.encode(y)
     ids, _ = model.predict_top_k(estimator.check_rows(X), min(k, model.spec.labels))
     if truth.shape[0] != len(ids):
@@ -111,9 +116,7 @@ def measure(estimator: Any, X: Any, y: Any, metric: str) -> float:
     weights = propensities(counts, header.training_rows, header.propensity_a, header.propensity_b)
     ranked = np.full((len(ids), k), -1, np.int32)
     ranked[:, : ids.shape[1]] = ids
-    return float(
-        metric_sums(ranked, label_csr(truth, *truth.shape), weights, (k,)).result()[metric]
-    )
+    return metric_sums(ranked, label_csr(truth, *truth.shape), weights, (k,))
 
 
 def resolve_settings(estimator: Any, rows: int, labels: LabelSet, *, has_tests: bool) -> RunConfig:

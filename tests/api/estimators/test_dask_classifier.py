@@ -106,6 +106,23 @@ def test_names_in_lists_and_an_eval_set(client) -> None:
     assert classifier.model_.header.label_names == ("a", "b", "c", "d")
     assert len(classifier.evals_result_["validation"]["P@1"]) == len(classifier.history_)
     assert classifier.predict_labels(X[51:52], k=1) == [["b"]]
+    assert classifier.score(*pair) == classifier.score(X, lists)
+    lists[:2] = [["new"], ["b", "new"]]
+    recall = classifier.set_params(eval_metric="recall@2")
+    assert recall.score(pair[0], arrays(lists, np.array)) == recall.score(X, lists) < 1.0
+
+
+def test_lists_in_a_series_are_those_that_were_given(client) -> None:
+    pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    X, Y = rows()
+    lists = pd.Series([[f"it's {label}" for label in np.flatnonzero(row)] for row in Y])
+    X = pd.DataFrame(X).rename(columns="word {}".format)
+    series, frame = (dd.from_pandas(each, npartitions=3) for each in (lists, X))
+    classifier = DaskXMLClassifier("tree", client=client).fit(frame, series)
+    assert classifier.classes_.tolist() == [f"it's {label}" for label in range(LABELS)]
+    assert classifier.score(frame, series) == classifier.score(X, lists.to_list())
+    one = dd.from_pandas(lists.map(lambda labels: f"[{len(labels)}"), npartitions=3)
+    assert DaskXMLClassifier("tree", client=client).fit(frame, one).labels_.form == "single"
 
 
 def test_one_label_a_row(client) -> None:
@@ -171,7 +188,6 @@ def test_what_cannot_be_done_is_one_line(client, fitted) -> None:
         "eval_set: give one pair": lambda: fit(X, Y, eval_set=X),
         "model= needs rows in one process": lambda: fit(X, Y, model=fitted),
         "partial_fit trains in one process": lambda: fitted.partial_fit(X, Y),
-        "score takes rows in memory": lambda: fitted.score(X, Y),
         "calibrate takes rows in memory": lambda: fitted.calibrate(X, Y),
         "n_workers is the cluster's number": lambda: DaskXMLClassifier(n_workers=2).fit(X, Y),
         "no Dask client: give client=": lambda: DaskXMLClassifier(**FAST).fit(X, Y),
