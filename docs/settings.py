@@ -53,7 +53,7 @@ def sections() -> Iterator[tuple[str, type]]:
         elif name == "strategy":
             for key, strategy in STRATEGIES.items():
                 yield f'[strategy] name = "{key}"', strategy.Config
-        elif name != "strategy_name":
+        elif section is not str:
             yield f"[{name}]", section
 
 

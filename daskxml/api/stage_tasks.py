@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +53,7 @@ def stage_function(stage: str) -> Function:
     Raises
     ------
     ConfigError
-        If there is none.
+        If there is none, or its module fails.
     """
     name = stage.partition(":")[0]
     sys.path.insert(0, str(Path.cwd()))  # as ``python -m`` does
@@ -61,6 +62,10 @@ def stage_function(stage: str) -> Function:
     except (ImportError, AttributeError) as error:
         hint = f"put {name.replace('.', '/')}.py into the working directory, or install it"
         raise ConfigError(f"[pipeline] stages: {stage!r}: {error}: {hint}") from error
+    except Exception as error:  # of the user's code
+        line = traceback.extract_tb(error.__traceback__)[-1]
+        problem = f"{type(error).__name__}: {error} ({line.filename}:{line.lineno})"
+        raise ConfigError(f"[pipeline] stages: {stage!r} fails: {problem}") from error
     finally:
         sys.path.pop(0)
     if not callable(function):

@@ -454,12 +454,18 @@ class RowStages:
         Raises
         ------
         ConfigError
-            If a function cannot be imported.
+            If a function cannot be imported, or nobody but a file names it.
         """
+        stages = list(config.pipeline.stages)
+        if config.stages_file and set(stages) - {VECTORIZE}:
+            raise ConfigError(
+                f"{config.stages_file}: [pipeline] stages would run code that only it names: "
+                f'if you trust it, add --set "pipeline.stages={stages}", or overrides= from Python'
+            )
         rows = rows or self._read_of(config, config.data.train, "read")
         if test is None and config.data.test:
             test = self._read_of(config, config.data.test, "read test")
-        for stage in config.pipeline.stages:
+        for stage in stages:
             if stage == VECTORIZE:
                 rows = self.vectorize(rows, **config.text.as_dict())
                 test = test and self.vectorize(test, rows, name=f"{VECTORIZE} test")

@@ -47,6 +47,9 @@ class RunConfig:
         The model's shape, with 1 feature and 1 label: `model_spec` has those of the data.
     strategy_name, strategy
         The key in `daskxml.strategies.STRATEGIES`, and that strategy's ``Config``.
+    stages_file
+        The file that alone names ``pipeline.stages``, whose functions are not run then; "" where
+        the command line or Python does.
     """
 
     run: RunSection = field(default_factory=RunSection)
@@ -66,6 +69,7 @@ class RunConfig:
     cluster: ClusterSection = field(default_factory=ClusterSection)
     gpu: GpuSection = field(default_factory=GpuSection)
     dashboard: DashboardSection = field(default_factory=DashboardSection)
+    stages_file: str = field(default="", compare=False)
 
     @property
     def kind(self) -> TrainedKind[Any]:
@@ -292,7 +296,7 @@ def as_toml(tables: Mapping[str, Any]) -> str:
 
 
 _HINTS = get_type_hints(RunConfig)
-SECTIONS = tuple(name for name in _HINTS if name != "strategy_name")
+SECTIONS = tuple(name for name, kind in _HINTS.items() if kind is not str)
 
 
 def load_run_config(
@@ -328,7 +332,9 @@ def load_run_config(
     for each in overrides:
         read.override(each)
     _apply_card(read)
-    return _build_run(read)
+    file = source.stages_file if isinstance(source, RunConfig) else read.file
+    is_named = ("pipeline", "stages") in read.overridden
+    return dataclasses.replace(_build_run(read), stages_file="" if is_named else file)
 
 
 def _apply_card(source: Source) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import runpy
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,7 @@ def of_stages(
 ) -> dict[str, Any]:
     """A run file with stages, one of them of a module in the working directory."""
     monkeypatch.chdir(tmp_path)
+    sys.modules.pop("own_stages", None)
     Path("own_stages.py").write_text(
         "def shouted(texts, labels):\n    return [text.upper() for text in texts], labels\n"
     )
@@ -244,7 +246,11 @@ def of_stages(
 
 
 def test_the_stages_of_a_run_file(
-    client: Client, files: dict[str, Path], of_stages: dict[str, Any], tmp_path: Path
+    client: Client,
+    files: dict[str, Path],
+    of_stages: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     run_file = {name: values for name, values in of_stages.items() if name != "strategy"} | TREE
     stages: list[Any] = []
@@ -283,6 +289,27 @@ def test_the_stages_of_a_run_file(
             daskxml.train({**run_file, "pipeline": section}, client=client)
     with pytest.raises(daskxml.ConfigError, match=r"\[pipeline\] stages are done with the files"):
         daskxml.train(run_file, client=client, train=daskxml.Matrices(np.eye(2), np.eye(2)))
+    strangers = Path(run.out or "")
+    Path("own_stages.py").write_text("print(1 / 0)\n")
+    sys.modules.pop("own_stages")
+    problem = r"fails: ZeroDivisionError: division by zero \(.*/own_stages.py:1\)"
+    with pytest.raises(daskxml.ConfigError, match=problem):
+        daskxml.train(run_file, client=client)
+    Path("own_stages.py").write_text("open('was-run', 'w').close()\n")
+    only_the_file = rf"{strangers}/run.toml: \[pipeline\] stages would run code"
+    for place in ({"resume": strangers}, {"out": tmp_path / "another"}):
+        with pytest.raises(daskxml.ConfigError, match=only_the_file):
+            daskxml.train(strangers / "run.toml", client=client, **place)
+    with pytest.raises(daskxml.ConfigError, match=only_the_file), Pipeline(client=client) as pipe:
+        pipe.train(strangers / "run.toml", pipe.read_texts(files["jsonl"])).result()
+    assert main(["train", "--resume", str(strangers), "--workers", "1"]) == 2
+    assert not Path("was-run").exists()
+    named = f"pipeline.stages={run_file['pipeline']['stages']}"
+    assert main(["train", "--resume", str(strangers), "--workers", "1", "--set", named]) == 2
+    assert Path("was-run").exists()
+    shown = capsys.readouterr().err.splitlines()
+    assert f'add --set "{named}"' in shown[0]
+    assert "own_stages:shouted" in shown[1]
 
 
 @pytest.mark.slow
