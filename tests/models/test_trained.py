@@ -1,4 +1,6 @@
 import pickle
+import subprocess
+import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -86,6 +88,32 @@ def test_threads_share_a_model() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(rank, range(400)))
+
+
+FORKED = """
+import multiprocessing, sys, warnings
+import numpy as np, scipy.sparse as sp
+from daskxml.models.trained import Model
+warnings.simplefilter("ignore")  # a process with threads forks: it is what this is about
+model = Model.load(sys.argv[1], threads=2)
+def predict(*given):
+    return model.predict_top_k(*given)
+X = sp.random(128, model.spec.features, 0.4, "csr", rng=np.random.default_rng(1))
+before = model.predict_top_k(X, 5)
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    after = pool.starmap(predict, [(X, 5)] * 4)
+assert all(np.array_equal(ids, before[0]) for ids, _ in after)
+assert np.array_equal(model.predict_top_k(X, 5)[0], before[0])
+print("done")
+"""
+
+
+@pytest.mark.parametrize("hidden", [(), (HIDDEN,)])
+def test_a_process_that_has_predicted_may_fork(tmp_path: Path, hidden: tuple[int, ...]) -> None:
+    model_of(hidden=hidden, labels=20_000).save(tmp_path / "model")
+    command = [sys.executable, "-c", FORKED, tmp_path / "model"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "done\n", done.stderr
 
 
 def test_parameters_are_used_where_they_are(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ the same order.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -37,7 +38,11 @@ class ThreadTeam:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._pool = ThreadPoolExecutor(count - 1, "daskxml-kernel") if count > 1 else None
+        self._start()
+
+    def _start(self) -> None:
+        self._process, others = os.getpid(), self.count - 1
+        self._pool = ThreadPoolExecutor(others, "daskxml-kernel") if others else None
 
     def run(self, items: int, grain: int, work: Callable[[int, int, int], object]) -> int:
         """Call ``work(thread, start, stop)`` over ``range(items)``, at least ``grain`` items each.
@@ -49,6 +54,8 @@ class ThreadTeam:
         if self._pool is None or used == 1:
             work(0, 0, items)
             return 1
+        if self._process != os.getpid():  # forked, without the threads
+            self._start()
         others = [
             self._pool.submit(work, thread, cuts[thread], cuts[thread + 1])
             for thread in range(1, used)
