@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from daskxml._version import __version__
 from daskxml.cli.arguments import REMOVED, build_parser
-from daskxml.core.errors import CallbackWarning, ConfigError, DaskxmlError
+from daskxml.core.errors import CallbackWarning, ConfigError, DaskxmlError, lacks_memory
 from daskxml.core.text import one_line
 
 FAILED, INTERNAL, INTERRUPTED = 2, 70, 130  # 70: EX_SOFTWARE of sysexits.h
@@ -63,11 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
             return _interrupted()  # a package that was being loaded made it another error
+        if lacks_memory(error):
+            return _fail("not enough memory; --debug shows where")
         if isinstance(error, OSError) and error.strerror:
             place = "" if error.filename is None else f"{one_line(str(error.filename))}: "
             return _fail(f"{place}{error.strerror}")
-        if isinstance(error, MemoryError):
-            return _fail("not enough memory; --debug shows where")
         if isinstance(error, ImportError) or "shared object" in str(error):  # llvmlite's OSError
             return _fail(f"{one_line(str(error))}; daskxml inspect examines the installation")
         return _fail_unexpectedly(error)

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import importlib.util
 import multiprocessing
+import resource
 import socket
 import sys
 import tempfile
@@ -41,6 +42,7 @@ CONNECT_S = "10s"
 NEED_CERTIFICATES = ("tls", "wss")
 SILENT = 50  # log level: nothing from Dask
 DASHBOARD_PORT = 8787
+_PROCESS_BYTES = 1 << 30  # of addresses: a process maps most of them before it has any rows
 # Ctrl-C at a terminal is sent to the workers too: they ignore it, and the run ends at a merge.
 IGNORE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 START_METHOD = "distributed.worker.multiprocessing-method"  # Dask's setting
@@ -193,6 +195,12 @@ def local_cluster(section: ClusterSection, warn: Warn) -> Iterator[SpecCluster]:
     """
     cores = usable_cores()
     section.pool_threads_on(cores)  # refuses too many
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]  # with less, Dask may lose messages for good
+    if 0 <= limit < _PROCESS_BYTES:
+        raise ClusterError(
+            f"a process may have {limit >> 20:,} MiB of addresses, too few to begin: let ulimit -v "
+            f"be at least {_PROCESS_BYTES >> 10}"
+        )
     gpus = choose_gpus(section, usable_gpus() if section.device != "cpu" else (), gpu_problem, warn)
     protocol = choose_protocol(section, len(gpus))
     with (

@@ -13,7 +13,7 @@ from distributed.client import FutureCancelledError
 from distributed.scheduler import KilledWorker
 
 from daskxml.core import errors
-from daskxml.core.errors import ClusterError, DaskxmlError, InputError
+from daskxml.core.errors import ClusterError, DaskxmlError, InputError, lacks_memory
 
 Event = dict[str, Any]
 
@@ -146,8 +146,9 @@ class EventLog:
 
 def explained(error: Exception) -> ClusterError | None:
     """Return a message for those of Dask's errors that a user can resolve; None for others."""
-    if isinstance(error, MemoryError):
-        problem = f"a worker's memory is exhausted ({error}); give it more or hold less on it"
+    if lacks_memory(error):
+        problem = f"a worker's memory is exhausted{f' ({error})' * bool(str(error))}"
+        problem += "; give it more or hold less on it"
         return ClusterError(problem)
     if isinstance(error, KilledWorker):
         return ClusterError(

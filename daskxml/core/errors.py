@@ -64,3 +64,15 @@ class ClusterError(DaskxmlError):
 
 class CallbackWarning(UserWarning):
     """A callback or a logger has failed; the run continues."""
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an error says that there is not enough memory.
+
+    Examples
+    --------
+    >>> lacks_memory(MemoryError()), lacks_memory(RuntimeError("can't start new thread"))
+    (True, True)
+    """
+    signs = ("can't start new thread", "failed to map segment", "Cannot allocate memory")
+    return isinstance(error, MemoryError) or any(sign in str(error) for sign in signs)

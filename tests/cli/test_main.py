@@ -126,6 +126,8 @@ def test_an_error_without_a_place_for_its_traceback_is_one_line(capsys, monkeypa
     [
         (OSError(28, "No space left on device"), "No space left on device"),
         (MemoryError("7.28 TiB"), "not enough memory"),
+        (RuntimeError("can't start new thread"), "not enough memory"),
+        (ImportError("x.so: failed to map segment from shared object"), "not enough memory"),
     ],
 )
 def test_what_the_machine_lacks_is_one_line(capsys, monkeypatch, error, line):

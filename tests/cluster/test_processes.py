@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -152,3 +154,16 @@ def test_the_scheduler_dies(
         overrides={"training.megabatches": done + 2},
     )  # fmt: skip
     assert [row["megabatch"] for row in resumed.history] == list(range(1, done + 3))
+
+
+@pytest.mark.parametrize("kib", [500_000, 700_000, 1_000_000])
+def test_where_memory_is_too_little_to_begin_that_is_told_at_once(tmp_path: Path, kib: int) -> None:
+    (tmp_path / "rows.txt").write_text("1,2 3:1 4:0.5\n0 1:1\n" * 20)
+    command = 'ulimit -v "$0"; exec "$@"'
+    train = ("-m", "daskxml", "train", "adaptive-sgd", "--train", "rows.txt", "--workers", "1")
+    done = subprocess.run(
+        ["bash", "-c", command, str(kib), sys.executable, *train],
+        cwd=tmp_path, capture_output=True, text=True, timeout=40, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert re.match("daskxml: error: .*(ulimit -v|not enough memory)", done.stderr)
