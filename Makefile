@@ -83,7 +83,7 @@ $(UCX_READY): pyproject.toml
 	@touch $@
 
 test-ucx: $(UCX_READY)
-	$(UCX_VENV)/bin/python benchmarks/quality/ucx_suite.py
+	$(UCX_VENV)/bin/python tools/ucx_suite.py
 
 $(CUDA_READY): pyproject.toml
 	rm -rf $(CUDA_VENV)

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from daskxml.api.estimators.dask_classifier import DaskXMLClassifier
     from daskxml.api.estimators.settings import make_scorer
     from daskxml.api.in_process import simulate
+    from daskxml.api.on_cluster import launch
     from daskxml.api.pipeline import Pipeline
     from daskxml.api.predict import predict
     from daskxml.api.run import Matrices, Run
     from daskxml.api.runs import attach, runs
-    from daskxml.api.train import launch, train
+    from daskxml.api.train import train
     from daskxml.models.mix.mixing import mix
     from daskxml.models.trained import Model, load
     from daskxml.records.verification import verify
@@ -65,7 +66,7 @@ _HOMES = {
     "Run": "daskxml.api.run",
     "XMLClassifier": "daskxml.api.estimators.classifier",
     "attach": "daskxml.api.runs",
-    "launch": "daskxml.api.train",
+    "launch": "daskxml.api.on_cluster",
     "load": "daskxml.models.trained",
     "make_scorer": "daskxml.api.estimators.settings",
     "mix": "daskxml.models.mix.mixing",

@@ -22,7 +22,7 @@ WATCHING = {
     "distributed.admin.tick.interval": "500ms",
     "distributed.admin.system-monitor.interval": "10s",
 }
-COMMANDS = ("api.runs", "api.train", "cli.data", "cli.train", "observe.dashboard")
+COMMANDS = ("api.on_cluster", "api.runs", "cli.data", "cli.train", "observe.dashboard")
 FORKED = (*connection.PRELOAD, "harness.warm_worker", *(f"daskxml.{name}" for name in COMMANDS))
 
 

@@ -17,9 +17,9 @@ ROOT = Path(__file__).parents[1]
 SLACK = 1.01  # so that not every commit has to lower the lines of code
 LIMITS = {
     "rooms": 18,
-    "files of the package": 243,
+    "files of the package": 244,
     "lines of the package": 31_573,
-    "benchmark scripts": 32,
+    "benchmark scripts": 31,
     "lines of benchmarks": 5_500,
     "pages": 49,
     "run files": 26,

@@ -14,7 +14,7 @@ on a local cluster:
 With ``--trees``, one tree of the run file ``tree``:
 
 ``kernels``      all nodes of a tree in one call, and a ranking of all test rows, on the GPU and on
-                 one core; the same rows, order of labels and solver
+                 one core; the same rows, order of labels and cost
 ``runs``         `daskxml.train` with one worker on the GPU, with one on a core, and with one on
                  each core: P@1, and seconds of fitting and merging
 
@@ -143,7 +143,7 @@ def tree_kernels(name: str, rows: Rows, kernels: Kernels) -> Row:
     precision = metric_sums(ids, test.labels, np.ones(labels), (1,)).result()["P@1"]
     return {
         "part": "kernels", "set": name, "device": kernels.name, "workers": 1,
-        "solver": f"{spec.solver} {spec.passes}", "nodes": len(blocks),
+        "passes": spec.passes, "nodes": len(blocks),
         "P@1": round(precision, 4), "weights": int(arrays["weights"].shape[0]),
         "rows_s": round(rows_s, 2),
         "first fit_s": round(fit_s[0], 3), "fit_s": round(min(fit_s), 3),

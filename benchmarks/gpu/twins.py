@@ -24,7 +24,7 @@ from cases import (
     sparse_cases,
 )
 from daskxml.core.arrays import Array, Csr
-from daskxml.kernels.operands import Fit, NodeProblem, TreeArrays
+from daskxml.kernels.operands import NodeProblem, TreeArrays
 from device import random_rows
 from harness.naive_kernels import NaiveKernels
 
@@ -139,21 +139,20 @@ _FITTED = 1e-3  # rounding of one step is read by the next ones
 
 def tree_cases(draw: Operands) -> list[Case]:
     """All of them."""
-    fits = Fit("dual", passes=2, cost=0.7), Fit("sgd", passes=2, lr=0.5)
-    fitted = [_fitted(draw, fit, weighs=weighs) for fit in fits for weighs in (False, True)]
+    fitted = [_fitted(draw, weighs=weighs) for weighs in (False, True)]
     return [*fitted, _ranked(draw), _averaged(draw)]
 
 
-def _fitted(draw: Operands, fit: Fit, *, weighs: bool) -> Case:
+def _fitted(draw: Operands, *, weighs: bool) -> Case:
     s, rng = draw.sizes, draw.rng
     x = random_rows(rng, _ROWS, s.features, 1, s.row_features, 1).features
     problems = [_problem(rng, children, weighs=weighs) for children in _CHILDREN]
 
     def call(kernels: Any, o: Any) -> Array:
-        blocks = kernels.fit_nodes(o.x, problems, fit, 0.0)
+        blocks = kernels.fit_nodes(o.x, problems, 2, 0.0)
         return np.concatenate([a for block in blocks for a in (block.bias, block.weights)])
 
-    name = f"fit_nodes, {fit.solver}{', weighted' if weighs else ''}"
+    name = f"fit_nodes{', weighted' if weighs else ''}"
     return Case(name, {"x": x}, (), call, _FITTED)
 
 
@@ -161,9 +160,10 @@ def _problem(rng: np.random.Generator, children: int, *, weighs: bool) -> NodePr
     rows = np.flatnonzero(rng.random(_ROWS) < 0.8)
     own = random_rows(rng, len(rows), 1, children, 1, 2).labels
     key, weights = int(rng.integers(2**62)), rng.random((2, 64), dtype=np.float32)
+    costs = rng.uniform(0.1, 2.0, children).astype(np.float32)
     if not weighs:
-        return NodeProblem(rows, own, key)
-    return NodeProblem(rows, own, key, weights[0, : len(rows)], weights[1, :children])
+        return NodeProblem(rows, own, key, costs)
+    return NodeProblem(rows, own, key, costs, weights[0, : len(rows)], weights[1, :children])
 
 
 def _ranked(draw: Operands) -> Case:

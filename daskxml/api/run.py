@@ -1,7 +1,8 @@
 """A run: the rows and the run file that go into it, the job that they are, and its result.
 
-Every way to train makes a `Job` and gives it to a `Place`: a Dask cluster (`daskxml.api.train`), or
-this process, in real time or with workers on virtual clocks (`daskxml.api.in_process`).
+Every way to train makes a `Job` and gives it to a `Place`: a Dask cluster
+(`daskxml.api.on_cluster`), or this process, in real time or with workers on virtual clocks
+(`daskxml.api.in_process`).
 """
 
 from __future__ import annotations

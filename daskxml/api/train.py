@@ -1,31 +1,23 @@
-"""Training: start a run on a Dask cluster, and follow it or leave it there."""
+"""Training: in this process, or on a Dask cluster, which is loaded where it is needed."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import secrets
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from distributed import Client
-
-from daskxml.api.collections import DaskRows, Given, Scattered, find_rows, place_given
-from daskxml.api.run import Config, Job, Run
-from daskxml.api.runs import RunFollower, forget, open_runs
-from daskxml.api.stages import RowStages
-from daskxml.cluster.connection import Warn, connection
-from daskxml.config import DEFAULT_RUN_FILE, RunConfig
+from daskxml.api.in_process import InProcess
+from daskxml.api.run import Config, Job, Matrices, Run, in_memory
+from daskxml.config import DEFAULT_RUN_FILE
 from daskxml.config.sections import ClusterSection
-from daskxml.core.errors import ConfigError
-from daskxml.data.blocks import check_files
-from daskxml.observe.callbacks import OnEvent, OnMegabatch, ignore
+from daskxml.core.hardware import usable_gpus
+from daskxml.observe.callbacks import OnEvent, OnMegabatch
 from daskxml.observe.loggers import Logger
 from daskxml.observe.notebook import notebook_progress
 
-INTERRUPTED = "the run ends at the next merge; Ctrl-C again ends it at once, as it was last written"
+if TYPE_CHECKING:
+    from distributed import Client
 
 
 def train(
@@ -52,8 +44,11 @@ def train(
         A run file, the name of one that comes with daskxml, or a dictionary of its sections; by
         default ``"best"``, four label trees.
     client, scheduler, workers
-        A synchronous Dask client, or the address of a running scheduler. Without either the call
-        creates a local cluster of so many processes, which it closes at the end.
+        A synchronous Dask client, or the address of a running scheduler; or a number of processes,
+        of which the call creates a local cluster, and closes it at the end. Without any of them
+        label trees are fitted on the threads of this process if the run file asks for no cluster
+        and there is no GPU, and other models on a local cluster of as many workers as the machine
+        has room for.
     train, test
         In the run file's place: files, globs or URLs that the workers can read; ``(X, Y)`` in
         memory or of Dask arrays, or `Matrices` of them; a Dask data frame with the columns of a
@@ -86,163 +81,34 @@ def train(
     """
     job = Job.of(
         config, train=train, test=test, overrides=overrides, out=out, resume=resume,
-        find=find_rows, settings=None if workers is None else {"cluster.workers": workers},
+        find=_found, settings=None if workers is None else {"cluster.workers": workers},
         on_event=on_event or notebook_progress(), on_megabatch=on_megabatch, loggers=loggers,
         raises=raises,
     )  # fmt: skip
+    if client is None and scheduler is None and not needs_cluster(job):
+        return job.run(InProcess())
+    from daskxml.api.on_cluster import Cluster
+
     return job.run(Cluster(client, scheduler))
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """A Dask cluster: a client's, a scheduler's, or a local one that ends with the job."""
+def _found(rows: Any, name: str) -> Any:
+    """Return rows that are no files; None for files."""
+    is_plain = rows is None or isinstance(rows, str | Path | Matrices)
+    if is_plain and not hasattr(getattr(rows, "X", None), "__dask_graph__"):
+        return in_memory(rows, name)
+    from daskxml.api.collections import find_rows
 
-    client: Client | None = None
-    scheduler: str | None = None
-
-    def run(self, job: Job, publish: OnEvent) -> Run:
-        """Do a job, and follow it to its end.
-
-        Ctrl-C makes the run end at a merge, with a checkpoint; a second one ends it at once, and so
-        does the first while the data is loading.
-        """
-        if self.client is None and self.scheduler is None:
-            check_files(job.files)  # workers of other clusters may see other files
-            publish({"kind": "status", "state": "starting local workers"})
-        with self._started(job, publish) as (follower, _):
-            interrupts = 0
-            while True:
-                try:
-                    return follower.follow()
-                except KeyboardInterrupt:
-                    interrupts += 1
-                    if interrupts == 1:  # it may have started, and merged, since the last answer
-                        follower.read_now()
-                    if interrupts > 1 or not follower.has_started:
-                        raise
-                    follower.call("daskxml_stop", reason="interrupt")
-                    follower.on_event({"kind": "warning", "text": INTERRUPTED})
-
-    def launch(self, job: Job, publish: OnEvent) -> str:
-        """Begin a job, and leave it once its workers and its directory have been checked.
-
-        Rows that are no files must have been read by the workers before. Return the run's name.
-        """
-        with job.directory, self._started(job, publish, is_detached=True) as (follower, placed):
-            follower.leave_directory()
-            while not (follower.has_started or (follower.state == "loading" and not placed)):
-                follower.read()
-                follower.raise_failure()
-            follower.call("daskxml_detach")
-            return follower.run
-
-    @contextlib.contextmanager
-    def _started(
-        self, job: Job, publish: OnEvent, is_detached: bool = False
-    ) -> Iterator[tuple[RunFollower, Scattered]]:
-        """Yield what follows the job's run, and the rows that were put on the workers for it.
-
-        The run is forgotten afterwards, unless it is detached and there was no error.
-        """
-        config, warn = job.config, _warner(publish)
-        with connection(self.client, self.scheduler, local_section(config), warn) as client:
-            open_runs(client)
-            given = staged_rows(client, config, job.given, publish)
-            placed = place_given(client, given, config)
-            publish = _releasing(publish, given, placed)
-            follower = RunFollower(client, _new_name(), publish, job.directory, config)
-            try:
-                follower.start(
-                    {name: [part.key for part in parts] for name, parts in placed.items()},
-                    [stage for rows in given.values() for stage in getattr(rows, "stages", ())],
-                    is_detached,
-                )
-                yield follower, placed
-            except BaseException:
-                forget(client, follower.run)
-                raise
-            if not is_detached:
-                forget(client, follower.run)
+    return find_rows(rows, name)
 
 
-def staged_rows(
-    client: Client, config: RunConfig, given: Mapping[str, Given], publish: OnEvent
-) -> Mapping[str, Given]:
-    """Return the rows that are no files, after the stages of the run file's ``[pipeline]``."""
-    if not config.pipeline.stages:
-        return given
-    if given:
-        problem = "are done with the files of the run file: leave train= and test= out"
-        raise ConfigError(f"[pipeline] stages {problem}, or call Pipeline.train")
-    rows, test = RowStages(client, publish).staged(config)
-    return {"train": rows.on_workers()} | ({"test": test.on_workers()} if test else {})
-
-
-def launch(
-    config: Config = DEFAULT_RUN_FILE,
-    *,
-    client: Client | None = None,
-    train: Any | None = None,
-    test: Any | None = None,
-    out: str | Path | None = None,
-    resume: str | Path | None = None,
-    scheduler: str | None = None,
-    overrides: Iterable[str] | Mapping[str, Any] = (),
-    on_event: OnEvent | None = None,
-) -> str:
-    """Start a run on your cluster, and leave it there; return its name.
-
-    `daskxml.attach` returns what follows it or ends it. Without ``out`` two workers keep its model
-    until the run is forgotten or the scheduler ends. Parameters and errors are those of `train`.
-    The call returns once the workers and the directory have been checked, and, where they are no
-    files, once the workers have read the rows: those of ``[pipeline] stages`` are made first.
-    ``on_event`` is called until then.
-
-    Raises
-    ------
-    ConfigError
-        If there is neither a client nor a scheduler: a local cluster would end with this process.
-
-    Examples
-    --------
-    ::
-
-        name = daskxml.launch(scheduler="tcp://host:8786", train="/shared/train.txt.gz")
-        run = daskxml.attach(name, scheduler="tcp://host:8786").follow()
-    """
-    if client is None and scheduler is None:
-        raise ConfigError("a detached run needs --scheduler: a local cluster ends with its command")
-    given: dict[str, Any] = {"train": train, "test": test, "overrides": overrides}
-    job = Job.of(config, **given, out=out, resume=resume, find=find_rows)
-    return Cluster(client, scheduler).launch(job, on_event or ignore)
-
-
-def _warner(publish: OnEvent) -> Warn:
-    """Return a function that publishes a line of text as an event."""
-    return lambda text: publish({"kind": "warning", "text": text})
-
-
-def local_section(config: RunConfig) -> ClusterSection:
-    """Return the settings of a local cluster; some runs require the CPU."""
-    section = config.cluster
-    if config.needs_cpu and section.device == "auto":
-        return dataclasses.replace(section, device="cpu")
-    return section
-
-
-def _new_name() -> str:
-    """Return the name of a run, known here before it begins: Ctrl-C may come at any time."""
-    return secrets.token_hex(4)
-
-
-def _releasing(on_event: OnEvent, matrices: Mapping[str, Given], placed: Scattered) -> OnEvent:
-    """Release blocks that can be computed again once the run's own partitions are there."""
-
-    def publish(event: Mapping[str, Any]) -> Any:
-        if event["kind"] == "started":
-            for name, rows in matrices.items():
-                if isinstance(rows, DaskRows):
-                    placed[name].clear()
-        return on_event(event)
-
-    return publish
+def needs_cluster(job: Job) -> bool:
+    """Whether a job is not to be done in this process, where nobody has named a cluster."""
+    cluster = dataclasses.replace(job.config.cluster, threads=0, device="auto")
+    return (
+        job.config.has_strategy
+        or cluster != ClusterSection()
+        or bool(job.config.pipeline.stages)
+        or not all(isinstance(rows, Matrices) for rows in job.given.values())
+        or (job.config.cluster.device != "cpu" and bool(usable_gpus()))
+    )

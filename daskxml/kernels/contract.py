@@ -32,7 +32,6 @@ from daskxml.kernels.operands import (
     AdamStep,
     DeviceCount,
     Drop,
-    Fit,
     FittedBlock,
     LabelWork,
     NodeProblem,
@@ -394,7 +393,7 @@ class Kernels(Protocol):
     # -- label trees -------------------------------------------------------------------------------
 
     def fit_nodes(
-        self, x: Csr, problems: Iterable[NodeProblem], fit: Fit, smallest: float
+        self, x: Csr, problems: Iterable[NodeProblem], passes: int, smallest: float
     ) -> list[FittedBlock]:
         """Fit linear scores: at least 1 for a row's own children, at most -1 for the others.
 
@@ -406,9 +405,9 @@ class Kernels(Protocol):
             The rows that the problems refer to.
         problems
             Read as far ahead as they are fitted together.
-        fit
-            How. SGD takes a step of rate ``r`` for a row that counts ``n`` by ``1 - (1 - r)^n``, as
-            far as ``n`` steps on the row go.
+        passes
+            Of dual coordinate descent (Hsieh et al., ICML 2008, algorithm 1, with its L2 loss) over
+            a problem's rows, each in another order.
         smallest
             Weights below are dropped.
 

@@ -302,32 +302,8 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """How the scores of a node are fitted: the squared hinge of every child on its own.
-
-    Attributes
-    ----------
-    solver
-        ``dual``: dual coordinate descent (Hsieh et al., ICML 2008, algorithm 1, with its L2 loss);
-        ``sgd``: stochastic gradient descent.
-    passes
-        Over the node's rows, each in another order.
-    cost
-        C of the dual problem: what the loss counts against half the weights' squared norm.
-    lr, last_lr
-        First rate of SGD, of a step by ``lr / |x|^2``, and the last one as a share of it.
-    """
-
-    solver: str
-    passes: int
-    cost: float = 1.0
-    lr: float = 0.5
-    last_lr: float = 0.02
-
-
-@dataclass(frozen=True, slots=True)
 class NodeProblem:
-    """What some children of a node are fitted to.
+    """What some children of a node are fitted to: the squared hinge of every child on its own.
 
     Attributes
     ----------
@@ -337,6 +313,9 @@ class NodeProblem:
         ``(count, children)``, ones: which of these children each row has labels below.
     key
         64 bits that give the order of the rows: a node's, whichever of its children these are.
+    costs
+        ``(children,)`` float32: C of each child, what the loss counts against half the weights'
+        squared norm.
     row_weights
         ``(count,)`` float32: what a row's loss counts; None: 1.
     child_weights
@@ -346,6 +325,7 @@ class NodeProblem:
     rows: Array
     children: Csr
     key: int
+    costs: Array
     row_weights: Array | None = None
     child_weights: Array | None = None
 

@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -65,7 +64,11 @@ class Threads(TaskPool):
     def wait(self, until_s: float) -> None:
         """Wait for a result, until this time at most."""
         left_s = max(0.0, until_s - self.now_s) if until_s < math.inf else None
-        for future in wait(self._tasks, left_s, FIRST_COMPLETED).done:
+        self._take(wait(self._tasks, left_s, FIRST_COMPLETED).done)
+
+    @defer_signals()
+    def _take(self, ended: Iterable[Future[tuple[float, Any]]]) -> None:
+        for future in ended:
             self.done(self._tasks.pop(future), NAME, *future.result())
 
 
@@ -113,7 +116,7 @@ class Clocks(TaskPool):
         settings, cost, speed = self._settings, self._cost, self._speeds.get(task.worker, 1.0)
         match task.what, task.args:
             case "piece", (*_, tree, number):
-                products = task.work * self._nonzeros * settings.spec.fit.passes
+                products = task.work * self._nonzeros * settings.spec.passes
                 factor = jitter_factor(cost.jitter, settings.seed, task.worker, tree, number)
                 return products / _PRODUCTS_S / speed * factor
             case "eval", (*_, start, stop):
@@ -123,6 +126,7 @@ class Clocks(TaskPool):
                 return sum(int(array.nbytes) for array in tree.values()) / cost.storage_bytes_s
         return 0.0
 
+    @defer_signals()
     def wait(self, until_s: float) -> None:
         """Advance to the next result or change of workers, until this time at most."""
         end_s = self._ends[0][0] if self._ends else math.inf
@@ -164,7 +168,7 @@ class Clocks(TaskPool):
 
 
 class LocalTreeRun(LocalRun):
-    """One run of label trees; on threads it is written nowhere."""
+    """One run of label trees."""
 
     def run(self) -> tuple[Model, str]:
         """Run to the end; return the model, and why the run ended.
@@ -213,20 +217,22 @@ class LocalTreeRun(LocalRun):
     def _follow(self, run: TreeRun, pool: Threads | Clocks, steps: Steps) -> None:
         """Execute tasks until no step is left.
 
-        Ctrl-C interrupts threads; in virtual time the first one ends the run with a tree.
+        A run that is written somewhere, or in virtual time, ends with a tree at the first Ctrl-C.
         """
+        is_soft = self._is_virtual or self._place.path is not None
         until_s: float | None = 0.0
         while until_s is not None:
             try:
-                with defer_signals() if self._is_virtual else nullcontext():
+                with defer_signals():
                     until_s = next(steps, None)
-                    if until_s is not None:
-                        pool.fill()
-                        pool.wait(until_s)
+                    pool.fill()
+                if until_s is not None:
+                    pool.wait(until_s)
             except KeyboardInterrupt:
-                if not self._is_virtual or run.stop_reason == "interrupt":
+                if not is_soft or run.stop_reason == "interrupt":
                     raise
                 run.stop("interrupt")
+                self._warn("the run ends with the tree under way; Ctrl-C again ends it at once")
 
 
 def trees_before(start: Model, spec: TreeSpec) -> list[dict[str, Any]]:

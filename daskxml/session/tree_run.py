@@ -364,11 +364,7 @@ class TreeRun:
 
 def announce_trees(spec: TreeSpec) -> str:
     """Return the line for the user before the run begins: also what was chosen."""
-    fit = spec.fit
-    steps = f"SGD at rate {fit.lr:g}"
-    if fit.solver == "dual":
-        steps = f"dual coordinate descent, C = {fit.cost:g}"
     return (
-        f"nodes are fitted by {fit.passes} passes of {steps}; each worker holds all rows, the "
-        "trees, and one node's weights at a time"
+        f"nodes are fitted by {spec.passes} passes of dual coordinate descent, C = {spec.cost:g}; "
+        "each worker holds all rows, the trees, and one node's weights at a time"
     )

@@ -58,14 +58,13 @@ def compile_samples(folder: Path) -> None:
 
 
 def compile_trees(folder: Path) -> None:
-    """Fit trees by both solvers, with weights and without, and networks with weights."""
+    """Fit trees and networks, with weights and without."""
     train, test = generate(ROWS)
     X, Y = to_scipy(train.features), to_scipy(train.labels)
     for weights in (None, np.ones(ROWS.rows, np.float32)):
         rows = daskxml.Matrices(X, Y, sample_weight=weights)
-        for solver in ("sgd", "dual"):
-            given = {"model.solver": solver, "model.passes": 1, "training.epochs": 2}
-            model = train_here("best", train=rows, overrides=given).model
+        given = {"model.passes": 1, "training.epochs": 2}
+        model = train_here("best", train=rows, overrides=given).model
         for loss in ("softmax", "sigmoid"):
             train_here("adaptive-sgd", train=rows, overrides={**ONCE, "model.loss": loss})
     model.predict_top_k(to_scipy(test.features), 2)

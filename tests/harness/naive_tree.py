@@ -11,7 +11,6 @@ from daskxml.kernels.operands import (
     COARSE,
     NO_ROWS_BIAS,
     QUANTUM,
-    Fit,
     FittedBlock,
     NodeProblem,
     TreeArrays,
@@ -55,19 +54,19 @@ class NaiveTree:
         return gathered, np.array(stored, np.int32)
 
     def fit_nodes(
-        self, x: Csr, problems: Iterable[NodeProblem], fit: Fit, smallest: float
+        self, x: Csr, problems: Iterable[NodeProblem], passes: int, smallest: float
     ) -> list[FittedBlock]:
         fitted = []
         for problem in problems:
             rows, names = self.node_rows(x, problem.rows)
             weight = np.zeros((rows.columns, problem.children.columns), np.float32)
-            self.fit_node(weight, rows, problem, fit)
+            self.fit_node(weight, rows, problem, passes)
             if not rows.rows:
                 weight[0] = NO_ROWS_BIAS
             fitted.append(FittedBlock(weight[0], *self.prune(weight, names, smallest)))
         return fitted
 
-    def fit_node(self, weight: Array, rows: Csr, problem: NodeProblem, fit: Fit) -> None:
+    def fit_node(self, weight: Array, rows: Csr, problem: NodeProblem, passes: int) -> None:
         """One child after the other, over the same orders of rows."""
         x, key = dense(rows), problem.key
         signs = np.where(dense(problem.children) > 0, 1.0, -1.0)
@@ -78,26 +77,18 @@ class NaiveTree:
             counts *= np.where(signs > 0, problem.child_weights, 1.0)
         for child in range(weight.shape[1]):
             w, dual = np.zeros(x.shape[1]), np.zeros(x.shape[0])
-            order, drawn, done = list(range(x.shape[0])), 0, 0
-            for _ in range(fit.passes):
+            order, drawn = list(range(x.shape[0])), 0
+            for _ in range(passes):
                 drawn = shuffle(order, key, drawn)
                 for i in order:
                     sign, score, norm = signs[i, child], x[i] @ w, x[i] @ x[i]
-                    count = counts[i, child]
-                    if count == 0.0:
-                        done += 1
-                    elif fit.solver == "dual":
-                        diagonal = 0.5 / (fit.cost * count)
+                    cost = problem.costs[child] * counts[i, child]
+                    if cost > 0.0:
+                        diagonal = 0.5 / cost
                         gradient = sign * score - 1.0 + dual[i] * diagonal
                         new = max(dual[i] - gradient / (norm + diagonal), 0.0)
                         w += sign * (new - dual[i]) * x[i]
                         dual[i] = new
-                    else:
-                        share = done / (fit.passes * x.shape[0])
-                        rate = fit.lr * (1.0 - (1.0 - fit.last_lr) * share)
-                        rate = (1.0 - max(1.0 - rate, 0.0) ** count) / norm
-                        w += rate * sign * max(1.0 - sign * score, 0.0) * x[i]
-                        done += 1
             weight[:, child] = w
 
     def prune(

@@ -11,7 +11,7 @@ from daskxml.data.rows import slice_rows, take_rows, to_scipy
 from daskxml.kernels.cpu import tree
 from daskxml.kernels.cpu.kernels import CpuKernels
 from daskxml.kernels.cpu.tree import fit_node, node_rows, prune
-from daskxml.kernels.operands import Fit, FittedBlock, NodeProblem, TreeArrays
+from daskxml.kernels.operands import FittedBlock, NodeProblem, TreeArrays
 from daskxml.models.trees.nodes import NodeBlock, TreeRows, fit_blocks, join_blocks
 from daskxml.models.trees.spec import TreeShape, TreeSpec
 from harness import naive_tree
@@ -72,17 +72,16 @@ def random_problem(
     y = random_csr(rng, len(rows), children, ones=True)
     weights = rng.choice(np.float32([0, 0.5, 1, 3]), len(rows) + children)
     key = int(rng.integers(2**63))
+    costs = rng.uniform(0.1, 2.0, y.columns).astype(np.float32)
     if not weighs:
-        return NodeProblem(rows, y, key)
-    return NodeProblem(rows, y, key, weights[: len(rows)], weights[len(rows) :])
+        return NodeProblem(rows, y, key, costs)
+    return NodeProblem(rows, y, key, costs, weights[: len(rows)], weights[len(rows) :])
 
 
 @EVERY
 @settings(modest, max_examples=10)
-@given(seed=seeds, solver=st.sampled_from(["dual", "sgd"]), weighs=st.booleans())
-def test_nodes_are_fitted_as_one_child_at_a_time(
-    ops: CpuKernels, seed: int, solver: str, weighs: bool
-) -> None:
+@given(seed=seeds, weighs=st.booleans())
+def test_nodes_are_fitted_as_one_child_at_a_time(ops: CpuKernels, seed: int, weighs: bool) -> None:
     rng = np.random.default_rng(seed)
     count, columns = int(rng.integers(1, 9)), int(rng.choice([1, 7, 300]))
     x = some_rows(rng, count, columns)
@@ -92,9 +91,8 @@ def test_nodes_are_fitted_as_one_child_at_a_time(
         )
         for share in (0.0, 0.7)
     ]
-    fit = Fit(solver, passes=2, cost=0.7, lr=0.5)
-    found = ops.fit_nodes(x, problems, fit, 0.0)
-    for mine, naive in zip(found, NAIVE.fit_nodes(x, problems, fit, 0.0), strict=True):
+    found = ops.fit_nodes(x, problems, 2, 0.0)
+    for mine, naive in zip(found, NAIVE.fit_nodes(x, problems, 2, 0.0), strict=True):
         for array, wanted in zip(mine.arrays(), naive.arrays(), strict=True):
             assert array.dtype == wanted.dtype
             np.testing.assert_allclose(array, wanted, rtol=1e-3, atol=3e-4)
@@ -105,9 +103,8 @@ def test_small_weights_of_a_node_are_dropped(ops: CpuKernels) -> None:
     rng = np.random.default_rng(11)
     x = some_rows(rng, 20, 9)
     problem = random_problem(rng, np.arange(20), 40, weighs=False)
-    fit = Fit("dual", passes=1)
-    (every,) = ops.fit_nodes(x, [problem], fit, 0.0)
-    (large,) = ops.fit_nodes(x, [problem], fit, 0.2)
+    (every,) = ops.fit_nodes(x, [problem], 1, 0.0)
+    (large,) = ops.fit_nodes(x, [problem], 1, 0.2)
     is_large = np.abs(every.weights) >= 0.2
     assert 0 < is_large.sum() < len(is_large)
     np.testing.assert_array_equal(large.bias, every.bias)
@@ -124,11 +121,10 @@ def test_a_gpu_fits_as_many_nodes_together_as_it_has_memory_for() -> None:
     rng = np.random.default_rng(12)
     x = some_rows(rng, 6, 200)
     problems = [random_problem(rng, np.arange(6), 33, weighs=False) for _ in range(5)]
-    fit, launches = Fit("sgd", passes=1), []
-    fitted = []
+    fitted, launches = [], []
     for budget in (0, 250_000):
         kernels = emulated(budget_bytes=budget)
-        fitted.append(kernels.fit_nodes(kernels.to_device(x), problems, fit, 0.0))
+        fitted.append(kernels.fit_nodes(kernels.to_device(x), problems, 1, 0.0))
         launches.append(kernels._device.queued["fit_nodes"])
     assert launches[0] == 1
     assert 1 < launches[1] <= 5
@@ -137,10 +133,10 @@ def test_a_gpu_fits_as_many_nodes_together_as_it_has_memory_for() -> None:
             np.testing.assert_array_equal(mine, theirs)
 
 
-def fitted_weights(x: Csr, problem: NodeProblem, fit: Fit) -> Array:
+def fitted_weights(x: Csr, problem: NodeProblem, passes: int) -> Array:
     children = problem.children.columns
     weight = np.zeros((x.columns, children + 5), np.float32)  # padded
-    fit_node(weight, x, problem, fit)
+    fit_node(weight, x, problem, passes)
     assert not weight[:, children:].any()
     return weight[:, :children]
 
@@ -150,12 +146,12 @@ def test_a_row_of_weight_two_is_the_row_twice() -> None:
     x, _ = node_rows(some_rows(rng, 30, 8), np.arange(30))
     y, counts = random_csr(rng, 30, 3, ones=True), rng.integers(0, 4, 30)
     repeated = take_rows(Partition(x, y), np.repeat(np.arange(30), counts))
-    fit = Fit("dual", passes=2000, cost=0.5)
-    weighted = NodeProblem(np.arange(30), y, 1, counts.astype(np.float32))
-    several = NodeProblem(np.arange(repeated.rows), repeated.labels, 1)
+    costs = np.float32([0.2, 0.5, 0.8])
+    weighted = NodeProblem(np.arange(30), y, 1, costs, counts.astype(np.float32))
+    several = NodeProblem(np.arange(repeated.rows), repeated.labels, 1, costs)
     np.testing.assert_allclose(
-        fitted_weights(x, weighted, fit),
-        fitted_weights(repeated.features, several, fit),
+        fitted_weights(x, weighted, 2000),
+        fitted_weights(repeated.features, several, 2000),
         atol=1e-4,
     )
 
@@ -164,12 +160,13 @@ def test_dual_coordinate_descent_finds_the_best_weights() -> None:
     """At the solution every dual variable is 2 C times the row's hinge."""
     rng = np.random.default_rng(3)
     x, _ = node_rows(some_rows(rng, 30, 8), np.arange(30))
-    problem = NodeProblem(np.arange(30), random_csr(rng, 30, 3, ones=True), 1)
-    weight = fitted_weights(x, problem, Fit("dual", passes=3000, cost=2.0))
+    costs = np.float32([0.5, 1.0, 2.0])
+    problem = NodeProblem(np.arange(30), random_csr(rng, 30, 3, ones=True), 1, costs)
+    weight = fitted_weights(x, problem, 3000)
     dense = to_scipy(x).toarray().astype(np.float64)
     signs = np.where(to_scipy(problem.children).toarray() > 0, 1.0, -1.0)
     hinge = np.maximum(0.0, 1.0 - signs * (dense @ weight))
-    np.testing.assert_allclose(weight, dense.T @ (2 * 2.0 * hinge * signs), atol=2e-3)
+    np.testing.assert_allclose(weight, dense.T @ (2 * costs * hinge * signs), atol=2e-3)
 
 
 @modest
@@ -232,9 +229,7 @@ def test_rankings_are_averaged(fast: CpuKernels, seed: int) -> None:
 def test_a_block_has_the_same_bits_whichever_others_are_fitted(ops: CpuKernels) -> None:
     """A child's weights do not depend on the width of its block."""
     rng = np.random.default_rng(8)
-    spec = TreeSpec(
-        features=9, labels=40, leaf_labels=100, solver="sgd", passes=2, cost=1.0, lr=0.5
-    )
+    spec = TreeSpec(features=9, labels=40, leaf_labels=100, passes=2, cost=1.0)
     part = Partition(some_rows(rng, 15, 9), random_csr(rng, 15, 40, ones=True))
     kernels = getattr(ops, "kernels", ops)
     rows, shape = TreeRows(kernels, part, np.arange(40, dtype=np.int32)), TreeShape.of(spec)

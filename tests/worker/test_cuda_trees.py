@@ -13,8 +13,7 @@ from daskxml.local.trees import LocalTreeRun
 from harness.cuda_on_host import emulated, needs_compiler
 
 VALUES = {
-    "model": {"kind": "trees", "leaf_labels": 9, "solver": "dual", "passes": 1, "cost": 1.0,
-              "lr": 0.5, "powers": [1.0, 0.5]},
+    "model": {"kind": "trees", "leaf_labels": 9, "passes": 1, "cost": 1.0, "powers": [1.0, 0.5]},
     "training": {"epochs": 2},
 }  # fmt: skip
 

@@ -260,7 +260,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
                 hint = "leave n_workers None"
                 raise ConfigError(f"model= and partial_fit train in this process: {hint}")
             else:
-                from daskxml.api.train import train  # which imports Dask
+                from daskxml.api.train import train  # which loads the readers of files
 
                 run = train(config, client=client, **given)
         self._keep(run, labels, config)

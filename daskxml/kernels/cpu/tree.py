@@ -21,7 +21,6 @@ from daskxml.kernels.operands import (
     COARSE,
     NO_ROWS_BIAS,
     QUANTUM,
-    Fit,
     FittedBlock,
     NodeProblem,
     TreeArrays,
@@ -127,13 +126,16 @@ def gather_node(out: Any, column_of: Any, x: Any, rows: Any) -> None:
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
-def _dual_steps(score: Any, held: Any, sign: Any, rate: Any, diagonal: Any) -> Any:
-    """Replace a row's scores by the steps of its dual variables, ``held``; return the largest."""
+def _dual_steps(score: Any, held: Any, sign: Any, norm: Any, diagonal: Any) -> Any:
+    """Replace a row's scores by the steps of its dual variables, ``held``; return the largest.
+
+    Hsieh et al., ICML 2008, algorithm 1, for the squared hinge; ``diagonal`` is 1 / (2 C).
+    """
     changed = _ZERO
     for c in range(score.shape[0]):
         old = held[c]
-        gradient = sign[c] * score[c] - _ONE + old * diagonal
-        new = max(old - gradient * rate, _ZERO)
+        gradient = sign[c] * score[c] - _ONE + old * diagonal[c]
+        new = max(old - gradient / (norm + diagonal[c]), _ZERO)
         held[c] = new
         score[c] = sign[c] * (new - old)
         changed = max(changed, abs(score[c]))
@@ -150,7 +152,7 @@ def _weighted_dual_steps(
         old = held[c]
         new = _ZERO
         if counts[c] > _ZERO:
-            slack = diagonal / counts[c]
+            slack = diagonal[c] / counts[c]
             gradient = sign[c] * score[c] - _ONE + old * slack
             new = max(old - gradient / (norm + slack), _ZERO)
         held[c] = new
@@ -160,42 +162,19 @@ def _weighted_dual_steps(
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
-def _sgd_steps(score: Any, sign: Any, rate: Any) -> Any:
-    """Replace a row's scores by the steps of SGD; return the largest."""
-    changed = _ZERO
-    for c in range(score.shape[0]):
-        score[c] = rate * sign[c] * max(_ONE - sign[c] * score[c], _ZERO)
-        changed = max(changed, abs(score[c]))
-    return changed
-
-
-@njit(nogil=True, cache=True, fastmath={"contract"})
-def _weighted_sgd_steps(score: Any, sign: Any, norm: Any, left: Any, counts: Any) -> Any:
-    """As `_sgd_steps`, with as many steps on the row as it counts in one."""
-    changed = _ZERO
-    for c in range(score.shape[0]):
-        rate = (_ONE - left ** counts[c]) / norm
-        score[c] = rate * sign[c] * max(_ONE - sign[c] * score[c], _ZERO)
-        changed = max(changed, abs(score[c]))
-    return changed
-
-
-@njit(nogil=True, cache=True, fastmath={"contract"})
 def fit_rows(
     weight: Any, sign: Any, dual: Any, x: Any, y: Any, order: Any, key: Any, passes: int,
-    rates: Any, row_weights: Any, child_weights: Any,
+    diagonal: Any, row_weights: Any, child_weights: Any,
 ) -> None:  # fmt: skip
     """Passes on the squared hinge, all children of a row at once, by dual coordinate descent.
 
-    Without ``dual`` variables, by SGD, whose rate falls from ``lr`` to ``last`` times that.
     ``sign`` is -1 for a child, 0 for a column of padding, whose weights stay 0. Where there are
     ``row_weights``, a row counts its weight, and for its own children that times theirs.
     """
-    (indptr, indices, data), (y_indptr, y_indices), (diagonal, lr, last) = x, y, rates
+    (indptr, indices, data), (y_indptr, y_indices) = x, y
     score = np.empty(weight.shape[1], np.float32)
     counts = np.empty(weight.shape[1], np.float32)
-    steps = passes * order.shape[0]
-    done = drawn = 0
+    drawn = 0
     for _ in range(passes):
         drawn = _shuffle(order, key, drawn)
         for i in order:
@@ -203,25 +182,13 @@ def fit_rows(
             positive = y_indices[y_indptr[i] : y_indptr[i + 1]]
             norm = _score_row(score, weight, indices[row], data[row])
             sign[positive] = _ONE
-            is_weighted = row_weights.shape[0] > 0
-            if is_weighted:
+            if row_weights.shape[0] > 0:
                 counts[:] = row_weights[i]
                 for c in positive:
                     counts[c] *= child_weights[c]
-            if dual.shape[0] > 0:
-                if is_weighted:
-                    changed = _weighted_dual_steps(score, dual[i], sign, norm, diagonal, counts)
-                else:
-                    rate = _ONE / (norm + diagonal)
-                    changed = _dual_steps(score, dual[i], sign, rate, diagonal)
+                changed = _weighted_dual_steps(score, dual[i], sign, norm, diagonal, counts)
             else:
-                share = _ONE - (_ONE - last) * np.float32(done / steps)
-                if is_weighted:
-                    left = max(_ONE - lr * share, _ZERO)
-                    changed = _weighted_sgd_steps(score, sign, norm, left, counts)
-                else:
-                    changed = _sgd_steps(score, sign, lr * share / norm)
-            done += 1
+                changed = _dual_steps(score, dual[i], sign, norm, diagonal)
             sign[positive] = -_ONE
             if changed > _ZERO:
                 _add_row(weight, score, indices[row], data[row])
@@ -406,24 +373,23 @@ def node_rows(x: Csr, rows: Array) -> tuple[Csr, Array]:
     return gathered, np.flatnonzero(column_of).astype(np.int32)
 
 
-def fit_node(weight: Array, x: Csr, problem: NodeProblem, fit: Fit) -> None:
+def fit_node(weight: Array, x: Csr, problem: NodeProblem, passes: int) -> None:
     """Fit scores ``x @ weight``; ``weight`` ``(columns, children or more)`` is zero before.
 
     ``x`` has the problem's rows, from `node_rows`. Columns behind the children stay zero.
     """
     y, counts = problem.children, [problem.row_weights, problem.child_weights]
-    sign = np.full(weight.shape[1], -_ONE, np.float32)
-    sign[y.columns :] = _ZERO
+    sign, diagonal = np.zeros(weight.shape[1], np.float32), np.ones(weight.shape[1], np.float32)
+    sign[: y.columns], diagonal[: y.columns] = -_ONE, np.float32(0.5) / problem.costs
     if all(each is None for each in counts):
         counts = [np.empty(0, np.float32)] * 2
     else:
         sizes = x.rows, y.columns
         given = zip(counts, sizes, strict=True)
         counts = [np.ones(n, np.float32) if each is None else each for each, n in given]
-    dual = np.zeros((x.rows if fit.solver == "dual" else 0, weight.shape[1]), np.float32)
-    rates = np.float32(0.5 / fit.cost), np.float32(fit.lr), np.float32(fit.last_lr)
+    dual = np.zeros((x.rows, weight.shape[1]), np.float32)
     rows = (x.indptr, x.indices, x.data), (y.indptr, y.indices), np.arange(x.rows)
-    fit_rows(weight, sign, dual, *rows, np.uint64(problem.key), fit.passes, rates, *counts)
+    fit_rows(weight, sign, dual, *rows, np.uint64(problem.key), passes, diagonal, *counts)
 
 
 def prune(
@@ -466,13 +432,13 @@ def shuffle_passes(orders: Any, key: Any) -> None:
         orders[turn] = order
 
 
-def _fit_problem(x: Csr, problem: NodeProblem, fit: Fit, smallest: float) -> FittedBlock:
+def _fit_problem(x: Csr, problem: NodeProblem, passes: int, smallest: float) -> FittedBlock:
     gathered, names = node_rows(x, problem.rows)
     children = problem.children.columns
     padded = -(-children // _VECTOR) * _VECTOR
     weight = np.zeros((gathered.columns, padded), np.float32)
     if problem.rows.shape[0]:
-        fit_node(weight, gathered, problem, fit)
+        fit_node(weight, gathered, problem, passes)
     else:
         weight[0] = NO_ROWS_BIAS
     return FittedBlock(weight[0, :children].copy(), *prune(weight, children, names, smallest))
@@ -508,9 +474,9 @@ class CpuTree:
     _team: ThreadTeam
 
     def fit_nodes(
-        self, x: Csr, problems: Iterable[NodeProblem], fit: Fit, smallest: float
+        self, x: Csr, problems: Iterable[NodeProblem], passes: int, smallest: float
     ) -> list[FittedBlock]:
-        return [_fit_problem(x, problem, fit, smallest) for problem in problems]
+        return [_fit_problem(x, problem, passes, smallest) for problem in problems]
 
     def tree_weights(self, arrays: TreeArrays) -> TreeWeights:
         chunks = arrays.features.shape[0]

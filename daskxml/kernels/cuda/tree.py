@@ -8,7 +8,6 @@ what makes it fast is the number of problems that are fitted at the same time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from daskxml.kernels.cuda.device import NULL, grid
 from daskxml.kernels.cuda.sparse import CudaSparse, values_or_null
 from daskxml.kernels.operands import (
     NO_ROWS_BIAS,
-    Fit,
     FittedBlock,
     NodeProblem,
     TreeArrays,
@@ -38,23 +36,23 @@ class CudaTree(CudaSparse):
     """The part of `daskxml.kernels.Kernels` on label trees, for a GPU."""
 
     def fit_nodes(
-        self, x: Csr, problems: Iterable[NodeProblem], fit: Fit, smallest: float
+        self, x: Csr, problems: Iterable[NodeProblem], passes: int, smallest: float
     ) -> list[FittedBlock]:
         """As many together as half of the free memory holds."""
         fitted: list[FittedBlock] = []
-        for group in self._groups(x, problems, fit):
-            fitted += _Group(self, x, group, fit).fit(smallest)
+        for group in self._groups(x, problems, passes):
+            fitted += _Group(self, x, group, passes).fit(smallest)
         return fitted
 
     def _groups(
-        self, x: Csr, problems: Iterable[NodeProblem], fit: Fit
+        self, x: Csr, problems: Iterable[NodeProblem], passes: int
     ) -> Iterator[list[NodeProblem]]:
         group: list[NodeProblem] = []
         budget, used = self._device.free_bytes() // 2, 0
         most = min(_MOST_PROBLEMS, max(1, _MOST_PLACES // x.columns))
         starts = self._on_host(x.indptr)
         for problem in problems:
-            nbytes = _problem_bytes(problem, starts, x.columns, fit)
+            nbytes = _problem_bytes(problem, starts, x.columns, passes)
             if group and (used + nbytes > budget or len(group) == most):
                 yield group
                 group, used = [], 0
@@ -123,10 +121,10 @@ class _Group:
     """
 
     def __init__(
-        self, kernels: CudaTree, x: Csr, problems: Sequence[NodeProblem], fit: Fit
+        self, kernels: CudaTree, x: Csr, problems: Sequence[NodeProblem], passes: int
     ) -> None:
         self._kernels, self._device = kernels, kernels._device
-        self._x, self._problems, self._fit = x, problems, fit
+        self._x, self._problems, self._passes = x, problems, passes
         self._rows = np.array([problem.rows.shape[0] for problem in problems], np.int64)
         self._children = np.array([problem.children.columns for problem in problems], np.int64)
         self._tiles = -(-self._children // _TILE)
@@ -204,7 +202,7 @@ class _Group:
     def _launch(
         self, weights: Array, biases: Array, facts: Array, entries: Array, masks: Array
     ) -> None:
-        device, fit, dual_starts = self._device, self._fit, _starts(self._rows * self._tiles)
+        device, dual_starts = self._device, _starts(self._rows * self._tiles)
         tiles = [
             (number, tile)
             for number in np.argsort(-self._rows, kind="stable").tolist()  # the longest first
@@ -216,11 +214,10 @@ class _Group:
             self._weight_starts[numbers] + places * self._columns[numbers],
             dual_starts[numbers] + places * self._rows[numbers],
         ], axis=1)  # fmt: skip
-        dual: Any = NULL
-        if fit.solver == "dual":
-            dual = device.empty((int(dual_starts[-1]), _TILE), "float32")
-            device.clear(dual)
-        orders = np.concatenate([_orders(problem, fit.passes) for problem in self._problems])
+        dual = device.empty((int(dual_starts[-1]), _TILE), "float32")
+        device.clear(dual)
+        orders = np.concatenate([_orders(problem, self._passes) for problem in self._problems])
+        diagonal = np.float32(0.5) / np.concatenate([problem.costs for problem in self._problems])
         child_weights = _given([p.child_weights for p in self._problems], self._children)
         device.launch(
             "fit_nodes", (len(tiles),), (_ROW_THREADS,), weights, biases, dual,
@@ -228,8 +225,7 @@ class _Group:
             device.upload(_starts(self._rows)), device.upload(self._child_starts), facts, entries,
             masks, device.upload(orders),
             NULL if child_weights is None else device.upload(child_weights),
-            np.int32(fit.passes), np.float32(fit.lr), np.float32(fit.last_lr),
-            np.float32(0.5 / fit.cost),
+            device.upload(diagonal), np.int32(self._passes),
         )  # fmt: skip
 
     def _pruned(self, weights: Array, biases: Array, smallest: np.float32) -> list[FittedBlock]:
@@ -262,15 +258,13 @@ class _Group:
         return fitted
 
 
-def _problem_bytes(problem: NodeProblem, starts: Array, features: int, fit: Fit) -> int:
+def _problem_bytes(problem: NodeProblem, starts: Array, features: int, passes: int) -> int:
     """Memory of a problem on the device; each entry of its rows counts as a column, up to all."""
     rows, tiles = int(problem.rows.shape[0]), -(-problem.children.columns // _TILE)
     entries = int((starts[problem.rows + 1] - starts[problem.rows]).sum())
     columns = min(features, entries)
     words = features + 2 * entries + (tiles * _TILE + 2) * columns
-    words += (12 + fit.passes + tiles) * rows + 2 * problem.children.nonzeros
-    if fit.solver == "dual":
-        words += rows * tiles * _TILE
+    words += (12 + passes + tiles + tiles * _TILE) * rows + 2 * problem.children.nonzeros
     return 4 * words
 
 

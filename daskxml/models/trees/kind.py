@@ -10,7 +10,7 @@ exactly.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -95,7 +95,7 @@ class Trees(TrainedKind[TreeSpec]):
 
     def figures(self, spec: TreeSpec) -> dict[str, Any]:
         """Return how nodes are fitted."""
-        return {"fit": asdict(spec.fit)}
+        return {"fit": {"cost": spec.cost, "passes": spec.passes}}
 
     def work(self, row: Mapping[str, Any]) -> str:
         """Return the number of trees."""

@@ -27,6 +27,7 @@ _ROW_CHILDREN = 50  # reading a row of a block takes about as long as scoring so
 _MEAN_WIDTH = 24  # of a node's blocks, at least, in children: each reads the node's rows again
 _CUTS, _CUTS_ALONE = 14, 8  # of all work, for each task at a time: no block has much more
 _SHARES, _SHARES_OF_GPUS = 4, 2  # a piece is one of so many, for each task at a time, of the rest
+_SHARE_ABOVE = 0.8 ** (1 / 3)  # what remains of (1 - z)^3 above the leaves' parents is .8 of it
 _LEAST_SHARE = 1 / 400  # of all work: smaller blocks are fitted together
 
 
@@ -78,14 +79,19 @@ class TreeRows:
         self._label_weights = None if label_weights is None else label_weights[order]
         by_position = to_scipy(part.labels)[:, order].tocsc()
         self._starts, self._rows = by_position.indptr, by_position.indices
+        self._before = self._starts  # of each position: what the rows with labels before it count
+        if part.weights is not None:
+            sums = np.cumsum(part.weights[self._rows], dtype=np.float64)
+            self._before = np.concatenate([[0.0], sums])[self._starts]
 
-    def problem(self, shape: TreeShape, block: NodeBlock, key: int) -> NodeProblem:
+    def problem(self, spec: TreeSpec, shape: TreeShape, block: NodeBlock, key: int) -> NodeProblem:
         """Return what the children of a block are fitted to; ``key`` gives the order of rows."""
         from scipy.sparse import csr_matrix
 
         low, high = shape.bounds[block.level][block.node : block.node + 2]
-        first = shape.child_starts(block.level)[block.node]
-        bounds = shape.bounds[block.level + 1][first + block.start : first + block.stop + 1]
+        first, end = shape.child_starts(block.level)[block.node : block.node + 2]
+        of_node = shape.bounds[block.level + 1][first : end + 1]
+        bounds = of_node[block.start : block.stop + 1]
         offset = self._starts[low]
         rows, numbers = np.unique(self._rows[offset : self._starts[high]], return_inverse=True)
         start, stop = self._starts[bounds[0]] - offset, self._starts[bounds[-1]] - offset
@@ -99,6 +105,7 @@ class TreeRows:
             rows=rows.astype(np.int64),
             children=from_scipy(matrix, ones=True),
             key=key,
+            costs=spec.child_costs(np.diff(self._before[of_node]))[block.start : block.stop],
             row_weights=None if self.weights is None else self.weights[rows],
             child_weights=self._child_weights(shape, block),
         )
@@ -234,19 +241,29 @@ def fit_blocks(
     seed: int,
     tree: int,
 ) -> list[FittedBlock]:
-    """Fit the scores of blocks: the same bits whichever blocks are fitted together."""
+    """Fit the scores of blocks: the same bits whichever blocks are fitted together.
+
+    Scores above the leaves' parents are drawn towards 1, at which they cost a label nothing.
+    """
     starts: list[int] = []
+    shares: list[Any] = []
 
     def problems() -> Iterator[NodeProblem]:
         for block in blocks:
             starts.append(block.start)
             key = derive_key(seed, _NODE_ORDER, tree, block.level, block.node)
-            yield rows.problem(shape, block, key)
+            shares.append(np.float32(1.0 if block.level == shape.levels - 1 else _SHARE_ABOVE))
+            yield rows.problem(spec, shape, block, key)
 
-    fitted = rows.kernels.fit_nodes(rows.features, problems(), spec.fit, spec.smallest_weight)
+    fitted = rows.kernels.fit_nodes(rows.features, problems(), spec.passes, spec.smallest_weight)
     return [
-        replace(block, children=block.children + np.uint16(start))
-        for block, start in zip(fitted, starts, strict=True)
+        replace(
+            block,
+            bias=share * block.bias + (1 - share),
+            children=block.children + np.uint16(start),
+            weights=share * block.weights,
+        )
+        for block, start, share in zip(fitted, starts, shares, strict=True)
     ]
 
 

@@ -1,11 +1,12 @@
-"""The automatic choice of solver and passes: a short search on held-out rows of a few labels.
+"""The automatic choice of the cost C: a short search on held-out rows of a few labels.
 
 The labels of some of a tree's leaves' parents, and the rows that have them, are a small problem of
 the same kind: as many rows a label, and neighbours that are easily confused. A tree of its own is
-fitted to four fifths of these rows for each candidate, and ranks the labels of the others.
+fitted to two thirds of these rows for each candidate, and ranks the labels of the others.
 
-More steps, or larger ones, fit the rows more closely. So the candidates are in a line, and the
-search goes from its middle in the direction in which the ranking becomes better.
+A larger C fits the rows more closely. So the search goes from the middle of a line of candidates in
+the direction in which the ranking becomes better. Neither the sample nor the order of its rows
+depends on the order of all rows, so that the choice does not either.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from daskxml.core.arrays import Array, Partition, Segment
+from daskxml.core.arrays import Array, Csr, Partition, Segment
+from daskxml.data.order import mix_bits
 from daskxml.data.rows import concatenate, from_scipy, slice_rows, take_rows, to_scipy
 from daskxml.kernels import Kernels, get_kernels
 from daskxml.metrics import metric_sums
@@ -25,38 +27,34 @@ from daskxml.models.trees.forest import Forest, assemble_tree
 from daskxml.models.trees.nodes import TreeRows, fit_blocks, whole_nodes
 from daskxml.models.trees.spec import AUTO, TreeShape, TreeSpec
 
-CANDIDATES: tuple[dict[str, Any], ...] = (  # the gentlest first
-    {"solver": "dual", "lr": 0.25, "passes": 8, "cost": 0.2},
-    {"solver": "sgd", "lr": 0.5, "passes": 4, "cost": 0.4},
-    {"solver": "dual", "lr": 1.0, "passes": 8, "cost": 3.0},
-)
-_FIRST = 1  # of the candidates
+COSTS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+FIRST = 2  # of the costs
 _ENTRIES = 24_000  # labels of rows, at most about so many are looked at
 _ROWS = 24_000
-_HELD_OUT = 5  # one row of so many
+_HELD_OUT = 3  # one row of so many
 _KS = (1, 3, 5)
-_NOISE = 0.004  # of the mean precision: a gain of less is none
+_NOISE = 0.0015  # of the mean precision: a gain of less is none
 
 
 def prepare_trees(
     parts: Sequence[Any], counts: Any, spec: TreeSpec, seed: int,
     blocks: Sequence[Block] | None = None, submit: Callable[..., Any] = call,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """Return the description with what was open chosen, and the labels' vectors.
+    """Return the description with the cost chosen if it was open, and the labels' vectors.
 
     The parameters are those of `find_label_vectors`; ``counts`` is ``(labels,)``: rows with each
     label. Blocks are whole partitions by default.
     """
     blocks = [(part, 0, part.rows) for part in parts] if blocks is None else blocks
     vectors = find_label_vectors(blocks, spec, seed, submit)
-    if not spec.is_open:
+    if spec.cost != AUTO:
         return spec, vectors
     order = submit("order", order_of_tree, vectors, spec, seed, 0)
     labels = submit("sample", sample_labels, order, counts, spec)
     samples = [
         submit(f"sample-{number}", sample_rows, part, labels) for number, part in enumerate(parts)
     ]
-    return submit("fit", choose_fit, samples, spec, seed), vectors
+    return submit("fit", choose_cost, samples, spec, seed), vectors
 
 
 def sample_labels(order: Array, counts: Array, spec: TreeSpec) -> Array:
@@ -79,29 +77,54 @@ def sample_labels(order: Array, counts: Array, spec: TreeSpec) -> Array:
 
 
 def sample_rows(part: Partition, labels: Array) -> Partition:
-    """Return the first rows that have some of the labels, which become columns 0 and on."""
-    chosen = to_scipy(part.labels)[:, labels].tocsr()
-    rows = np.flatnonzero(np.diff(chosen.indptr))[:_ROWS]
-    features = take_rows(part, rows).features
-    return Partition(features, from_scipy(chosen[rows], ones=True))
+    """Return rows that have some of the labels, which become columns 0 and on.
 
-
-def choose_fit(samples: Sequence[Partition], spec: TreeSpec, seed: int) -> TreeSpec:
-    """Return the description with a choice for all that is ``"auto"``.
-
-    ``samples`` are of `sample_rows`, in the order of the rows.
+    They are ordered as by `first_rows`.
     """
-    part = concatenate(samples)
-    part = slice_rows(part, 0, min(part.rows, _ROWS))
-    candidates = _candidates(spec)
-    first = min(_FIRST, len(candidates) - 1)
+    chosen = to_scipy(part.labels)[:, labels].tocsr()
+    rows = np.flatnonzero(np.diff(chosen.indptr))
+    sample = Partition(take_rows(part, rows).features, from_scipy(chosen[rows], ones=True))
+    return first_rows(sample)
+
+
+def first_rows(part: Partition) -> Partition:
+    """Return the rows with the smallest `row_keys`, in their order, and not too many."""
+    return take_rows(part, np.argsort(row_keys(part), kind="stable")[:_ROWS])
+
+
+def row_keys(part: Partition) -> Array:
+    """Return a number that depends on a row's features and labels alone, ``(rows,)`` uint64.
+
+    Examples
+    --------
+    >>> part = Partition(*(from_scipy(np.array([[0, 2], [1, 0], [0, 2]])) for _ in range(2)))
+    >>> keys = row_keys(part)
+    >>> bool(keys[0] == keys[2] != keys[1])
+    True
+    """
+    return mix_bits(_entry_sums(part.features)) ^ _entry_sums(part.labels)
+
+
+def _entry_sums(matrix: Csr) -> Array:
+    """Add up 64 bits of each row's entries, in any order."""
+    words = (matrix.indices.astype(np.uint64) + np.uint64(1)) << np.uint64(32)
+    if matrix.data is not None:
+        words += matrix.data.view(np.uint32)
+    ends = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mix_bits(words))])
+    return np.asarray(np.diff(ends[matrix.indptr]))
+
+
+def choose_cost(samples: Sequence[Partition], spec: TreeSpec, seed: int) -> TreeSpec:
+    """Return the description with a cost; ``samples`` are of `sample_rows`, in any order."""
+    part = first_rows(concatenate(samples))
+    candidates = [replace(spec, cost=cost) for cost in COSTS]
     kept = part.rows - part.rows // _HELD_OUT
-    if len(candidates) == 1 or kept == part.rows:
-        return candidates[first]
+    if kept == part.rows:
+        return candidates[FIRST]
     train, held_out = slice_rows(part, 0, kept), slice_rows(part, kept, part.rows)
     kernels = get_kernels("cpu", 1)
     return climb(
-        candidates, first, lambda candidate: _precision(kernels, candidate, train, held_out, seed)
+        candidates, FIRST, lambda candidate: _precision(kernels, candidate, train, held_out, seed)
     )
 
 
@@ -128,17 +151,6 @@ def climb(
         if best is not candidates[first]:
             break
     return best
-
-
-def _candidates(spec: TreeSpec) -> list[TreeSpec]:
-    """Candidates of what is "auto", without those that are fitted alike."""
-    found: dict[Any, TreeSpec] = {}
-    for values in CANDIDATES:
-        is_open = {name: value for name, value in values.items() if getattr(spec, name) == AUTO}
-        candidate = replace(spec, **is_open)
-        strength = candidate.lr if candidate.solver == "sgd" else candidate.cost
-        found.setdefault((candidate.solver, strength, candidate.passes), candidate)
-    return list(found.values())
 
 
 def _precision(

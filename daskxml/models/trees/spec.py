@@ -16,11 +16,12 @@ import numpy as np
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded
-from daskxml.kernels.operands import Fit
 from daskxml.models.protocol import Spec
 
 AUTO = "auto"
 FIRST_BRANCHING = 32  # of trees that were stored before it could be chosen
+_REMOVED = {"hard_negatives", "solver", "lr", "last_lr"}
+_COMMON = -0.3  # power of a child's share of rows by which its cost is multiplied
 MAX_CHILDREN = 1 << 16  # of a node: children are stored in 16 bits
 
 
@@ -38,18 +39,12 @@ class TreeSpec(Spec):
         longer to fit.
     branching
         Most children of a node above those parents, rounded down to a power of two.
-    solver
-        How the scores of a node are fitted: ``dual``, by dual coordinate descent (Hsieh et al.,
-        ICML 2008), or ``sgd``. What is ``auto``, here and below, is chosen on held-out rows of a
-        few labels before the first tree is fitted (`daskxml.models.trees.search`).
     passes
-        Over a node's rows.
+        Of dual coordinate descent over a node's rows.
     cost
-        C of ``dual``: what the loss counts against half the weights' squared norm.
-    lr
-        First rate of ``sgd``, of a step by ``lr / |x|^2``.
-    last_lr
-        The last rate, as a share of the first.
+        C, what the loss counts against half the weights' squared norm, of a child with as many rows
+        as the others of its node have on average; see `child_costs`. ``auto``: chosen on held-out
+        rows of a few labels before the first tree is fitted (`daskxml.models.trees.search`).
     smallest_weight
         Weights below are dropped once their node is fitted.
     beam
@@ -74,11 +69,8 @@ class TreeSpec(Spec):
     powers: tuple[float, ...] = bounded((1.0,), above=0, high=10)
     leaf_labels: int = bounded(400, low=1, high=MAX_CHILDREN)
     branching: int = bounded(256, low=2, high=MAX_CHILDREN)
-    solver: Literal["auto", "sgd", "dual"] = "auto"
-    passes: int | Literal["auto"] = bounded(AUTO, low=1, high=10_000, words=(AUTO,))
+    passes: int = bounded(6, low=1, high=10_000)
     cost: float | Literal["auto"] = bounded(AUTO, above=0, words=(AUTO,))
-    lr: float | Literal["auto"] = bounded(AUTO, above=0, words=(AUTO,))
-    last_lr: float = bounded(0.02, low=0, high=1)
     smallest_weight: float = bounded(0.05, low=0)
     beam: int = bounded(10, low=1, high=MAX_CHILDREN)
 
@@ -87,20 +79,26 @@ class TreeSpec(Spec):
         if not self.powers:
             raise ConfigError("powers = []: give one number or more", "powers")
 
-    @property
-    def is_open(self) -> bool:
-        """Whether something is yet to be chosen on held-out rows."""
-        return AUTO in (self.solver, self.passes, self.cost, self.lr)
+    def child_costs(self, rows: Array) -> Array:
+        """Return C of each child of a node, float32, once ``cost`` is chosen.
 
-    @property
-    def fit(self) -> Fit:
-        """How nodes are fitted, once that is chosen."""
-        passes, cost, lr = self.passes, self.cost, self.lr
-        assert self.solver != AUTO
-        assert not isinstance(passes, str)
-        assert not isinstance(cost, str)
-        assert not isinstance(lr, str)
-        return Fit(self.solver, passes, cost, lr, self.last_lr)
+        Common children get less: so are scores of common and of rare labels more alike.
+
+        Parameters
+        ----------
+        rows
+            ``(children,)``: what the training rows with each child count, those with several of its
+            labels several times.
+
+        Examples
+        --------
+        >>> TreeSpec(features=1, labels=2, cost=0.5).child_costs(np.array([8, 72])).round(2)
+        array([0.81, 0.42], dtype=float32)
+        """
+        assert not isinstance(self.cost, str)
+        share = np.maximum(rows, 1) / max(1.0, float(rows.mean()))
+        costs: Array = np.float32(self.cost * share**_COMMON)
+        return costs
 
     @property
     def level_bits(self) -> tuple[int, ...]:
@@ -117,7 +115,7 @@ class TreeSpec(Spec):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TreeSpec:
         """As `Spec.from_dict`, of trees that were stored by older versions as well."""
-        own = {name: value for name, value in values.items() if name != "hard_negatives"}
+        own = {name: value for name, value in values.items() if name not in _REMOVED}
         return super().from_dict({"branching": FIRST_BRANCHING, **own})
 
 

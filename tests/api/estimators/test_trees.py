@@ -107,7 +107,7 @@ def test_every_partial_fit_adds_a_tree(rows, run_file):
     assert classifier.model_.header.training_rows == 120
     np.testing.assert_array_equal(classifier.model_.label_counts, Y.sum(axis=0))
     alone = XMLClassifier(run_file).fit(X[:60], Y[:60])
-    assert classifier.score(X, Y) > alone.score(X, Y) - 0.05
+    assert classifier.score(X, Y) > alone.score(X, Y) - 0.1
     first = XMLClassifier(run_file, epochs=2).fit(X, Y)
     more = XMLClassifier(run_file, epochs=2).fit(X, Y, model=first, eval_set=(X, Y))
     assert tree_count(more) > 2

@@ -24,10 +24,11 @@ from unittest import mock
 
 import numpy as np
 
+from daskxml.api import on_cluster as trainings
 from daskxml.api import runs
-from daskxml.api import train as trainings
+from daskxml.api.on_cluster import launch
 from daskxml.api.run import Run
-from daskxml.api.train import launch, train
+from daskxml.api.train import train
 from daskxml.cluster import membership, run_driver, tree_driver, worker_plugin, worker_tasks
 from daskxml.cluster.data_loading import LoadedData
 from daskxml.cluster.event_log import revive
@@ -457,8 +458,7 @@ def _config(
     model: dict[str, Any] = {"hidden": [1]}
     if strategy == TREES:
         rules = {}
-        model = {"kind": "trees", "solver": "sgd", "passes": 1, "cost": 1.0, "lr": 0.5}
-        model |= {"leaf_labels": 2}
+        model = {"kind": "trees", "passes": 1, "cost": 1.0, "leaf_labels": 2}
     return load_run_config(
         {
             "data": {"train": [clients.ROWS]},

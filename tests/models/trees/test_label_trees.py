@@ -30,7 +30,7 @@ from daskxml.models.trees.nodes import (
 from daskxml.models.trees.spec import TreeShape, TreeSpec
 from harness.small_data import random_rows
 
-FIT: dict[str, Any] = {"solver": "sgd", "passes": 4, "lr": 0.5, "cost": 1.0}
+FIT: dict[str, Any] = {"passes": 4, "cost": 1.0}
 modest = settings(max_examples=30, deadline=None)
 specs = st.builds(
     TreeSpec, features=st.just(20), labels=st.integers(1, 400), leaf_labels=st.integers(1, 60),
@@ -156,12 +156,13 @@ def test_nodes_see_the_rows_with_labels_below() -> None:
     """Of a block's children only a row's own are its labels."""
     rng = np.random.default_rng(8)
     part, order = some_part(rng, 30, 9, 20), rng.permutation(20)
-    shape = TreeShape.of(TreeSpec(features=9, labels=20, leaf_labels=5))
+    spec = TreeSpec(features=9, labels=20, leaf_labels=5, **FIT)
+    shape = TreeShape.of(spec)
     own = to_scipy(part.labels).toarray()[:, order] > 0
     rows = TreeRows(get_kernels("cpu", 1), part, order)
     for node in range(shape.bounds[1].shape[0] - 1):
         low, high = shape.bounds[1][node : node + 2]
-        problem = rows.problem(shape, NodeBlock(1, node, 1, int(high - low)), key=0)
+        problem = rows.problem(spec, shape, NodeBlock(1, node, 1, int(high - low)), key=0)
         found, children = problem.rows, problem.children
         expected = np.flatnonzero(own[:, low:high].any(axis=1))
         np.testing.assert_array_equal(found, expected)
@@ -230,7 +231,7 @@ def test_damaged_arrays_are_named(name: str) -> None:
 
 @pytest.mark.parametrize(
     "values", [{"powers": ()}, {"powers": (0.0,)}, {"leaf_labels": 0}, {"passes": 0}, {"cost": 0.0},
-               {"solver": "newton"}, {"beam": 0}, {"beam": True}, {"labels": 0}],
+               {"passes": "auto"}, {"beam": 0}, {"beam": True}, {"labels": 0}],
 )  # fmt: skip
 def test_settings_out_of_range(values: dict[str, object]) -> None:
     with pytest.raises(ConfigError):

@@ -77,29 +77,18 @@ KERNEL mask_children(
     }
 }
 
-// The step of one child for a row, by stochastic gradient descent on the squared hinge.
-__device__ inline float descend(float sign, float score, float norm, float rate, float count) {
-    float slack = 1.0f - sign * score;
-    if (slack <= 0.0f || count == 0.0f) return 0.0f;
-    if (count != 1.0f) {
-        float left = 1.0f - rate;
-        rate = 1.0f - (left > 0.0f ? powf(left, count) : 0.0f);
-    }
-    return rate / norm * sign * slack;
-}
-
 #define KEPT 8  // weights that a thread keeps in registers between a row's score and its step
 
 // One block of four warps for a tile, up to 32 children of a problem: a lane is a child, and the
 // warps share the entries of a row. Rows come one after the other, in the order of each pass; what
-// the next ones need is on its way meanwhile. `dual` has a number for every row and child: dual
-// coordinate descent; without it, stochastic gradient descent. The weights of a tile are
-// (columns, 32), and its duals (rows, 32).
+// the next ones need is on its way meanwhile. `dual` has a number for every row and child, and
+// `diagonals` for every child 1 / (2 C). The weights of a tile are (columns, 32), and its duals
+// (rows, 32).
 KERNEL BOUNDS(128, 5) fit_nodes(
     float* weights, float* biases, float* dual, const int* tiles, const int64* tile_starts,
     const int64* row_starts, const int64* child_starts, const int64* row_facts,
     const uint64* entries, const unsigned* masks, const int* orders, const float* child_weights,
-    int passes, float lr, float last, float diagonal) {
+    const float* diagonals, int passes) {
     __shared__ float parts[4][32];
     __shared__ Entry shared[2][128];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -107,13 +96,12 @@ KERNEL BOUNDS(128, 5) fit_nodes(
     int child = 32 * tile + lane;
     bool is_child = child < child_starts[problem + 1] - child_starts[problem];
     float* weight = weights + tile_starts[2 * blockIdx.x] * 32 + lane;
-    float* duals = dual ? dual + tile_starts[2 * blockIdx.x + 1] * 32 + lane : 0;
-    float own_count = 1.0f;
+    float* duals = dual + tile_starts[2 * blockIdx.x + 1] * 32 + lane;
+    float own_count = 1.0f, diagonal = is_child ? diagonals[child_starts[problem] + child] : 1.0f;
     if (child_weights && is_child) own_count = child_weights[child_starts[problem] + child];
     const RowFacts* facts_of = (const RowFacts*)row_facts + row_starts[problem];
     const int* order = orders + passes * row_starts[problem];
     int64 steps = passes * (row_starts[problem + 1] - row_starts[problem]);
-    double step_share = 1.0 / steps;
     float bias = 0.0f;
     int number = order[0], number1 = order[least(1, steps - 1)];
     int number2 = order[least(2, steps - 1)];
@@ -122,7 +110,7 @@ KERNEL BOUNDS(128, 5) fit_nodes(
     if (threadIdx.x < row.size) shared[0][threadIdx.x] = ((const Entry*)entries)[row.start + threadIdx.x];
     __syncthreads();
     for (int64 done = 0; done < steps; ++done) {
-        float old = duals ? duals[(int64)number * 32] : 0.0f;
+        float old = duals[(int64)number * 32];
         const Entry* here = shared[done % 2] + warp;
         int count = (row.size - warp + 3) / 4;  // of this warp's entries
         Entry own[KEPT];
@@ -155,16 +143,12 @@ KERNEL BOUNDS(128, 5) fit_nodes(
 
         float score = bias + ((parts[0][lane] + parts[1][lane]) + (parts[2][lane] + parts[3][lane]));
         float step = 0.0f;
-        if (!is_child) {
-        } else if (duals) {
+        if (is_child) {
             float slack = diagonal / times, gradient = sign * score - 1.0f + old * slack;
             float now = times > 0.0f ? old - gradient / (row.norm + slack) : 0.0f;
             if (now < 0.0f) now = 0.0f;
             step = sign * (now - old);
             if (warp == 0) duals[(int64)number * 32] = now;
-        } else {
-            float rate = lr * (1.0f - (1.0f - last) * (float)(done * step_share));
-            step = descend(sign, score, row.norm, rate, times);
         }
         bias += step;
         if (__any_sync(ALL_LANES, step != 0.0f)) {

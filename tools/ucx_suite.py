@@ -1,7 +1,7 @@
 """The tests of cluster and transport over ucx, one process for each test function.
 
     make test-ucx            # in an environment of its own, with the pinned Dask
-    python benchmarks/quality/ucx_suite.py [--only NAME | --again] [--timeout 300]
+    python tools/ucx_suite.py [--only NAME | --again] [--timeout 300]
 
 UCX has one context per process, which does not survive many clusters in succession: the fourth may
 find no workers. So every test function has a process, and a case that fails after others of its
@@ -30,11 +30,11 @@ from pathlib import Path
 
 from daskxml.records.environment import versions
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from machine import RESULTS, machine
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 RESULT = RESULTS / "ucx_suite.txt"
 FOLDERS = ("tests/cluster", "tests/transport")
 WHOLE = f"make test-ucx: {' and '.join(FOLDERS)}, without those marked slow, on clusters over ucx"
@@ -105,6 +105,7 @@ def cases(report: Path) -> Iterator[tuple[str, str]]:
 
 
 def main() -> int:
+    """Run the tests; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="test functions with this in their name")
     parser.add_argument("--again", action="store_true", help="those that failed in the result")

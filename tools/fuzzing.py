@@ -4,7 +4,7 @@ The readers take turns, some inputs at a time, and the results are written after
 say how many inputs each reader has had. What a reader raises beside an error of daskxml is in
 them, with the number that repeats the input; the reader goes on behind it.
 
-    PYTHONPATH=tests python benchmarks/quality/fuzzing.py [--inputs 100000] [--text 1000000] \
+    PYTHONPATH=tests python tools/fuzzing.py [--inputs 100000] [--text 1000000] \
         [--jobs 1]
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 
 from fuzz.readers import READERS, UnforeseenError, fuzz, write_good_run
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from machine import write_result
 

@@ -1,0 +1,98 @@
+"""Where a run takes place when nobody names a cluster."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+import daskxml
+from daskxml.api.collections import find_rows
+from daskxml.api.run import Job
+from daskxml.api.train import needs_cluster
+from daskxml.data.rows import to_scipy
+from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
+
+ROWS = SyntheticSpec(rows=300, test_rows=50, features=80, labels=40, seed=3)
+
+
+@pytest.fixture(scope="module")
+def matrices():
+    return [(to_scipy(part.features), to_scipy(part.labels)) for part in generate(ROWS)]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rows")
+    return [str(write_xml(folder / f"{part}.txt", ROWS, part)) for part in ("train", "test")]
+
+
+def started(config, **overrides):
+    X = np.eye(4)
+    job = Job.of(config, train=(X, X), overrides=overrides, find=find_rows)
+    return needs_cluster(job)
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "needs"),
+    [
+        ("best", {}, False),
+        ("tree", {"cluster.threads": 2, "cluster.device": "cpu"}, False),
+        ("tree", {"cluster.workers": 2}, True),
+        ("tree", {"cluster.protocol": "tcp"}, True),
+        ("adaptive-sgd", {}, True),
+    ],
+)
+def test_label_trees_need_no_cluster_unless_one_is_asked_for(config, overrides, needs):
+    assert started(config, **overrides) == needs
+
+
+def test_no_process_is_started(matrices, tmp_path):
+    seen = []
+
+    def listen(event):
+        seen.append((event["kind"], len(psutil.Process().children())))
+
+    train, test = matrices
+    run = daskxml.train("tree", train=train, test=test, out=tmp_path / "run", on_event=listen)
+    assert {count for _, count in seen} == {len(psutil.Process().children())}
+    assert run.metrics["P@1"] > 0.2
+    loaded = daskxml.load(tmp_path / "run")
+    pairs = zip(*(model.predict_top_k(test[0], 3) for model in (loaded, run.model)), strict=True)
+    for found, expected in pairs:
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_run_goes_on_with_the_same_trees(matrices, tmp_path):
+    """Written, stopped and resumed in this process, or on a cluster: the same bits."""
+    train, test = matrices
+    whole = daskxml.train("best", train=train, test=test)
+    stop = {"on_megabatch": lambda row: daskxml.STOP if row["megabatch"] == 2 else None}
+    half = daskxml.train("best", train=train, test=test, out=tmp_path / "run", **stop)
+    assert len(half.history) == 2
+    rest = daskxml.train("best", train=train, test=test, resume=tmp_path / "run")
+    assert [row["megabatch"] for row in rest.history] == [1, 2, 3, 4]
+    for name, array in whole.model.parameters.items():
+        np.testing.assert_array_equal(array, rest.model.parameters[name])
+
+
+def test_ctrl_c_ends_a_run_with_the_tree_under_way(files, tmp_path):
+    train, test = files
+    command = [sys.executable, "-m", "daskxml", "train", "tree", train, "--test", test]
+    command += ["--set", "training.epochs=100000", "--out", str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        history = tmp_path / "run" / "history.jsonl"
+        while not (history.exists() and history.read_text().count("\n") >= 2):
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGINT)
+        shown, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"--resume {tmp_path / 'run'}" in shown
+    trees = len(history.read_text().splitlines())
+    assert len(list((tmp_path / "run" / "checkpoints").glob("*.safetensors"))) == trees
+    assert daskxml.load(tmp_path / "run").spec.labels == ROWS.labels
