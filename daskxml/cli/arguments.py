@@ -351,7 +351,9 @@ COMMANDS = {
     ),
     "verify": Command(
         "reports", "recompute the decisions and counts of runs from their histories",
-        (_RUNS, _flag("--json", "print one JSON object a line, with all disagreements")),
+        (_RUNS, _flag("--json", "print one JSON object a line, with all disagreements"),
+         _takes("--data", nargs="+", default=(), metavar="FILE",
+                help="test rows of the runs: recompute the metrics of their models, too")),
     ),
     "inspect": Command(
         "inspect", "describe data files and their problems, or the installation", _INSPECTION

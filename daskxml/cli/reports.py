@@ -71,7 +71,7 @@ def print_comparison(compared: Comparison) -> None:
 def verify(options: Options) -> int:
     """Print where the records of runs do not follow their rules; return 1 if any does not."""
     directories = [path for given in options.runs for path in find_runs(Path(given))]
-    found = [verify_run(path) for path in directories]
+    found = [verify_run(path, options.data) for path in directories]
     for run in found:
         if options.json:
             print(json.dumps(run.as_dict()))

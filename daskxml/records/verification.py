@@ -7,6 +7,7 @@ leases, every piece of a tree counts once.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,7 +24,10 @@ from daskxml.records.disagreements import Disagreement, Findings
 from daskxml.records.environment import read_starts
 from daskxml.records.row_schema import check_row
 from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE, read_history
+from daskxml.session.trace import Setup
 from daskxml.strategies.megabatch import Strategy
+
+_COUNTS = ("rows", "rows_without_labels")  # of metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +65,15 @@ class Verification:
         return {"agrees": self.agrees, **asdict(self), "run": str(self.run)}
 
 
-def verify(run: str | Path) -> Verification:
+def verify(run: str | Path, data: Sequence[str] = ()) -> Verification:
     """Recompute every decision and count of a run from its record alone.
 
     Parameters
     ----------
     run
         The run's directory, with its run file and its history.
+    data
+        Files of its test rows: the metrics of its model are recomputed with them.
 
     Raises
     ------
@@ -94,11 +100,14 @@ def verify(run: str | Path) -> Verification:
     _check_length(directory, len(rows))
     if config.has_strategy:
         audit = _audit(directory, config, rows)
-        findings, notes = audit.findings, tuple(audit.notes)
+        findings, notes = audit.findings, audit.notes
         events, decisions = audit.events, audit.decisions
     else:
-        findings, notes = Findings(), ()
+        findings, notes = Findings(), []
         events = decisions = check_tree_rows(rows, findings)
+    _check_evaluations(history, findings)
+    if data:
+        notes += _check_metrics(directory, history, data, findings)
     return Verification(
         run=directory,
         megabatches=len(rows),
@@ -106,7 +115,7 @@ def verify(run: str | Path) -> Verification:
         events=events,
         decisions=decisions,
         disagreements=tuple(findings.disagreements),
-        notes=notes,
+        notes=tuple(notes),
     )
 
 
@@ -153,6 +162,39 @@ def _read_rows(
                 "edited, or another daskxml wrote it"
             ) from None
     return rows
+
+
+def _check_evaluations(history: Sequence[Mapping[str, Any]], findings: Findings) -> None:
+    """Compare how many rows each evaluation has counted; a run that goes on may be given others."""
+    first: dict[str, Any] = {}
+    for findings.megabatch, row in enumerate(history, 1):
+        if any(entry[0][0] == Setup.__name__ for entry in row.get("trace", ())):
+            first = {}
+        counts = {name: n for name, n in row["metrics"].items() if name in _COUNTS}
+        first = first or counts
+        if counts:
+            findings.compare("", "metrics", counts, first)
+
+
+def _check_metrics(
+    directory: Path, history: Sequence[Mapping[str, Any]], data: Sequence[str], findings: Findings
+) -> list[str]:
+    """Compare the metrics of the stored model with those on its test rows; return notes."""
+    from daskxml.models.rows import evaluate_partitions, read_rows
+    from daskxml.models.trained import Model
+
+    model = Model.load(directory)
+    findings.megabatch = model.header.training.get("best_megabatch", len(history))
+    written = history[findings.megabatch - 1]["metrics"]
+    k = [int(name[2:]) for name in written if name.startswith("P@")]
+    if not k:
+        return ["the stored model was not evaluated in the run"]
+    found = evaluate_partitions(model, read_rows(model, data), k).result()
+    ties = 2.0 / max(1.0, found["rows"])  # that another machine may rank otherwise
+    for name, value in found.items():
+        if name in _COUNTS or not abs(written.get(name, math.inf) - value) <= ties:
+            findings.compare("", f"metrics of {name}", written.get(name, "absent"), value)
+    return []
 
 
 def _check_length(directory: Path, megabatches: int) -> None:

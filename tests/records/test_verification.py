@@ -82,7 +82,7 @@ def test_a_run_of_every_run_file_agrees(
             settings = {**settings, f"strategy.{key}": 0}
     config = load_run_config(name, settings)
     simulated(config, data, tmp_path / "run", changes=CHANGES)
-    found = daskxml.verify(tmp_path / "run")
+    found = daskxml.verify(tmp_path / "run", [str(data["test"])])
     assert [str(problem) for problem in found.disagreements] == []
     assert (found.megabatches, found.notes) == (4, ())
     assert found.rows == 4 * (config.strategy.megabatch_rows if config.has_strategy else 1500)
@@ -356,6 +356,44 @@ def test_the_command_says_that_all_is_well(run: Path, capsys: pytest.CaptureFixt
     assert main(["verify", str(run.parent), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["agrees"], found["disagreements"], found["run"]) == (True, [], str(run))
+
+
+def test_an_evaluation_of_other_rows_and_planted_metrics_are_found(
+    data: Mapping[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copied = tmp_path / "run"
+    config = load_run_config("adaptive-sgd", {**SMALL, "evaluation.every": 1})
+    simulated(config, data, copied, changes=CHANGES)
+
+    def write(number: int, **metrics: float) -> None:
+        rows = history(copied)
+        rows[number - 1]["metrics"] |= metrics
+        (copied / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    test = ["--data", str(data["test"])]
+    counts = [row["metrics"].get("rows") for row in history(copied)]
+    assert len(counts) == 4
+    assert all(counts)
+    assert main(["verify", str(copied), *test]) == 0
+    capsys.readouterr()
+    write(4, **{"P@1": 0.99, "nDCG@3": 2.0})
+    assert main(["verify", str(copied)]) == 0  # it may have been measured
+    assert main(["verify", str(copied), *test]) == 1
+    said = capsys.readouterr().out
+    assert "mega-batch 4: metrics of P@1 is 0.99 in the record, by the rules 0." in said
+    assert "mega-batch 4: metrics of nDCG@3 is 2.0 in the record" in said
+    write(4, rows=100)
+    assert main(["verify", str(copied)]) == 1
+    told = f"mega-batch 4: metrics of rows is 100 in the record, by the rules {counts[-1]}"
+    assert told in capsys.readouterr().out
+
+
+def test_metrics_of_a_model_that_was_not_evaluated_are_noted(
+    data: Mapping[str, Path], tmp_path: Path
+) -> None:
+    simulated(load_run_config("elastic", SMALL), {"train": data["train"]}, tmp_path / "run")
+    found = daskxml.verify(tmp_path / "run", [str(data["test"])])
+    assert (found.agrees, found.notes) == (True, ("the stored model was not evaluated in the run",))
 
 
 def test_the_command_names_what_differs(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
