@@ -62,9 +62,9 @@ class TrainingSection:
         would be chosen on them.
     class_weight
         What a row's own labels count in the loss: ``balanced``, in inverse proportion to their
-        rows; ``propensity``, in proportion to their inverse propensity, as in PSP@k; a list of one
-        weight for each label; or a table of weights by label, name or id, where others have 1. For
-        label trees it holds at the leaves.
+        rows, but at least 1; ``propensity``, in proportion to their inverse propensity, as in
+        PSP@k; a list of one weight for each label; or a table of weights by label, name or id,
+        where others have 1. For label trees it holds at the leaves.
     logits_budget
         Bytes for the matrix of a batch's scores; above it the labels are walked in chunks. ``auto``
         is 256 MiB on a CPU; a GPU tries a few sizes before the run and takes the fastest.

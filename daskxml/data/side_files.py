@@ -10,9 +10,11 @@ trees take them as they are, since their loss is a sum over rows. Only the loss 
 batches, epochs, the ledger and metrics count rows.
 
 Weights of labels that are "balanced" are in inverse proportion to the rows that a label has, so
-that each label counts as much as any; of "propensity" in proportion to the label's inverse
-propensity (Jain, Prabhu and Varma, KDD 2016), which is what a hit counts in PSP@k. Both are scaled
-so that a label of a training row counts 1 on average. Weights that are given stay as they are.
+that labels with few rows count as much as one with the mean number of them; of "propensity" in
+proportion to the label's inverse propensity (Jain, Prabhu and Varma, KDD 2016), which is what a hit
+counts in PSP@k. Both are scaled so that a label of a training row counts 1 on average, but no
+balanced label counts less than 1: frequent labels would have lower probabilities than in the data,
+and fewer labels above one half. Weights that are given stay as they are.
 """
 
 from __future__ import annotations
@@ -193,7 +195,7 @@ def label_weights(
     Examples
     --------
     >>> label_weights("balanced", np.array([1, 3, 0]), np.ones(3))
-    array([2.       , 0.6666667, 1.       ], dtype=float32)
+    array([2., 1., 1.], dtype=float32)
     >>> label_weights({"2": 5.0}, np.array([1, 3, 1]), np.ones(3))
     array([1., 1., 5.], dtype=float32)
     """
@@ -208,13 +210,14 @@ def label_weights(
     if not isinstance(class_weight, str):
         if len(class_weight) != labels:
             raise ConfigError(
-                f"training.class_weight has {len(class_weight):,} weights for {labels:,} labels: "
+                f"class_weight has {len(class_weight):,} weights for {labels:,} labels: "
                 "give one for each"
             )
         return np.array(class_weight, np.float32)
     raw = 1.0 / np.maximum(counts, 1) if class_weight == "balanced" else inverse_propensity
     weights = raw * (counts.sum() / max(float(counts @ raw), 1e-300))
-    return np.where(counts > 0, weights, 1.0).astype(np.float32)
+    least = 1.0 if class_weight == "balanced" else 0.0
+    return np.where(counts > 0, np.maximum(weights, least), 1.0).astype(np.float32)
 
 
 def _column(name: str, labels: int, label_base: int) -> int:
