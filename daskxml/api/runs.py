@@ -141,7 +141,8 @@ def attach(run: str, *, client: Client | None = None, scheduler: str | None = No
     Parameters
     ----------
     run
-        Its name in `runs`, or the ``[run] name`` of its run file if no other run has that.
+        Its name in `runs`, its directory, or, if no other run has that, the directory's name or
+        the ``[run] name`` of its run file.
     client, scheduler
         As for `runs`.
 
@@ -166,11 +167,14 @@ def find_run(run: str, records: Sequence[RunHandle]) -> RunHandle:
     Raises
     ------
     ClusterError
-        If there is none, or several have this ``[run] name``.
+        If there is none, or several have this directory's or ``[run] name``.
     """
-    named = [each for each in records if each.run == run] or [
-        each for each in records if each.name == run
-    ]
+    folder = Path(run).absolute()
+    named = (
+        [each for each in records if each.run == run]
+        or [each for each in records if each.out and Path(each.out) == folder]
+        or [each for each in records if run in (each.name, Path(each.out).name)]
+    )
     if len(named) == 1:
         return named[0]
     known = ", ".join(each.run for each in named or records) or "none"

@@ -31,7 +31,7 @@ def inspect(options: Options) -> int:
 
     Returns
     -------
-    The exit status: 2 if the machine has a problem, else 0.
+    The exit status: 1 if the files or the machine have a problem, else 0.
     """
     if options.data:
         from daskxml.data.inspection import inspect_file
@@ -39,14 +39,14 @@ def inspect(options: Options) -> int:
         names = (options.feature_names or (), options.label_names or ())
         found = inspect_file(options.data, feature_names=names[0], label_names=names[1])
         print(json.dumps(dataclasses.asdict(found)) if options.json else "\n".join(found.lines()))
-        return 0
+        return int(bool(found.problems))
     report = examine()
     if options.json:
         findings = [dataclasses.asdict(finding) for finding in report.findings]
         print(json.dumps({"problems": len(report.problems), "findings": findings}))
     else:
         print(*report.lines(), sep="\n")
-    return 2 if report.problems else 0
+    return int(bool(report.problems))
 
 
 def examine_cores() -> Iterator[Finding]:

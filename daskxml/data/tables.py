@@ -290,8 +290,8 @@ def parse_table(table: Table, rows: int, dialect: Dialect) -> ParsedRows:
         texts, names = parse_documents(table, rows, dialect)
         labels = _pack_labels(Lists.of(names), dialect)
         return tidied(Partition(from_scipy(dialect.vectorizer.transform(texts)), labels))
+    features = _parse_features(table, rows, dialect)  # first, as the hint for texts is there
     labels = _parse_labels(table.get(LABELS), rows, dialect)
-    features = _parse_features(table, rows, dialect)
     return tidied(Partition(features, labels, _parse_weights(table.get(WEIGHTS))))
 
 
@@ -346,8 +346,8 @@ def _parse_features(table: Table, rows: int, dialect: Dialect) -> Csr:
 
 def _parse_dense(columns: Table, rows: int, dialect: Dialect) -> Csr:
     need = (
-        "; expected 'indices' or 'features', or numbers in every column but 'labels'; documents "
-        "need [pipeline] stages = ['vectorize']"
+        "; expected 'indices' or 'features', or numbers in every column but 'labels'; for "
+        "documents: daskxml train FILE --set 'pipeline.stages=[\"vectorize\"]'"
     )
     arrays = [_numbers(column, name, need) for name, column in columns.items()]
     if dialect.features is not None and len(columns) > dialect.features:

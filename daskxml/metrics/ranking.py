@@ -51,8 +51,8 @@ def metric_sums(
     Parameters
     ----------
     ids
-        ``(rows, k)`` predicted labels, best first, each at most once in a row, ``k`` at least the
-        largest of ``ks``; -1 is no prediction and never a hit.
+        ``(rows, k)`` predicted labels, best first, each at most once in a row; -1 is no prediction
+        and never a hit, and so are those that ``k`` is short of the largest of ``ks``.
     labels
         ``(rows, labels)``, the true labels, on the host.
     inverse_propensity
@@ -79,6 +79,8 @@ def metric_sums(
     """
     ks = check_cut_offs(ks)
     _check(ids, labels, inverse_propensity, ks)
+    if ids.shape[1] < ks[-1]:
+        ids = np.pad(ids, ((0, 0), (0, ks[-1] - ids.shape[1])), constant_values=-1)
     positions = np.arange(ks[-1])
     discounts = 1.0 / np.log2(positions + 2.0)
     ideal = np.concatenate(([0.0], np.cumsum(discounts)))
@@ -107,8 +109,6 @@ def _check(ids: Any, labels: Csr, inverse: Any, ks: tuple[int, ...]) -> None:
     """Refuse arrays that the kernel would read beyond the end of."""
     if ids.ndim != 2 or ids.shape[0] != labels.rows:
         raise InputError(f"predictions of shape {ids.shape} for {labels.rows} rows of labels")
-    if ids.shape[1] < ks[-1]:
-        raise ConfigError(f"metrics at k = {ks[-1]} need as many predictions, not {ids.shape[1]}")
     if inverse.shape != (labels.columns,):
         known = inverse.shape[0]
         raise InputError(f"{labels.columns} labels in the data, but propensities for {known}")

@@ -133,5 +133,8 @@ def test_inspect_describes_a_file(world, capsys):
     assert main(["inspect", str(folder / "test.txt")]) == 0
     lines = capsys.readouterr().out
     assert "90" in lines
+    (folder / "worse.txt").write_text("0 1:1\n 2:1\n")
+    assert main(["inspect", str(folder / "worse.txt")]) == 1
+    assert "  - 1 rows have no label" in capsys.readouterr().out
     assert main(["inspect", str(folder / "test.txt"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == 90

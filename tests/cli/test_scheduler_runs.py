@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
+from daskxml.api.runs import RunHandle, find_run
 from daskxml.cli.train import runs_table
 from daskxml.cluster.event_log import RunRecord
+from daskxml.core.errors import ClusterError
 
 
 def lines_of_table(record: RunRecord) -> list[str]:
@@ -36,3 +39,21 @@ def test_why_a_run_failed_does_not_make_the_table_long() -> None:
     )  # fmt: skip
     (line,) = lines_of_table(record)[2:]
     assert line.split()[:3] == ["95a30726", "elastic", "failed"]
+
+
+def test_a_run_is_found_by_its_name_its_directory_and_the_name_of_that(tmp_path, monkeypatch):
+    places = {"a1": ("first", tmp_path / "runs/first"), "b2": ("", tmp_path / "runs/second"),
+              "c3": ("first", tmp_path / "other/third"), "d4": ("", "")}  # fmt: skip
+    handles = [
+        RunHandle(run=run, name=name, out=str(out), strategy="elastic", state="", is_over=False,
+                  is_detached=True, begun_at_s=0.0)
+        for run, (name, out) in places.items()
+    ]  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    for given, run in (("b2", "b2"), ("runs/first", "a1"), (f"{tmp_path}/runs/second", "b2"),
+                       ("second", "b2"), ("third", "c3")):  # fmt: skip
+        assert find_run(given, handles).run == run
+    with pytest.raises(ClusterError, match="first: several runs have this name; take one of: a1"):
+        find_run("first", handles)
+    with pytest.raises(ClusterError, match="fourth: no such run on this scheduler"):
+        find_run("fourth", handles)

@@ -125,3 +125,18 @@ def test_files_of_this_machine_are_looked_for_before_a_worker_starts(
     given = [option.format(tmp_path) for option in options]
     assert main(["train", "adaptive-sgd", *given, "--out", str(tmp_path / "run")]) == 2
     assert capsys.readouterr().err.startswith("daskxml: error: " + problem.format(tmp_path))
+
+
+def test_a_table_of_texts_is_trained_on_by_the_command_that_its_error_names(tmp_path, capsys):
+    path, out = tmp_path / "tags.jsonl", str(tmp_path / "run")
+    texts = [f"a {colour} {thing}" for colour in ("red", "green") for thing in ("apple", "bus")]
+    rows = [{"text": text, "labels": text.split()[1:]} for text in texts * 20]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    command = ["train", str(path), "--workers", "1", "--test", str(path), "--out", out]
+    for given in (["inspect", str(path)], command):
+        assert main(given) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert "for documents: daskxml train FILE --set 'pipeline.stages=[\"vectorize\"]'" in error
+    assert main([*command, "--set", error.rpartition("--set ")[2].strip("'")]) == 0
+    (found,) = daskxml.load(out).predict_text(["green bus"], k=2)
+    assert sorted(found) == ["bus", "green"]

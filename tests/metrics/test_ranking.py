@@ -135,13 +135,17 @@ def test_large_sums_do_not_overflow() -> None:
     assert sums.result()["PSP@1"] == 1.0
 
 
+def test_fewer_predictions_than_ranks_are_none_for_the_others() -> None:
+    padded = np.pad(IDS, ((0, 0), (0, 2)), constant_values=-1)
+    assert metric_sums(IDS, TRUTH, WEIGHTS, (1, 5)) == metric_sums(padded, TRUTH, WEIGHTS, (1, 5))
+
+
 @pytest.mark.parametrize(
     ("ids", "weights", "ks", "error"),
     [
         (IDS[:2], WEIGHTS, (1,), InputError),
         (IDS[0], WEIGHTS, (1,), InputError),
         (IDS, WEIGHTS[:3], (1,), InputError),
-        (IDS, WEIGHTS, (1, 4), ConfigError),
         (IDS, WEIGHTS * np.nan, (1,), ConfigError),
         (IDS, WEIGHTS * 2.0**20, (1,), ConfigError),
         (IDS, -WEIGHTS, (1,), ConfigError),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
-from operator import attrgetter
+from functools import reduce, wraps
+from operator import add, attrgetter
 from typing import Any, Literal, Self
 
 import dask.array as da
@@ -18,16 +18,10 @@ from sklearn.utils.validation import check_is_fitted
 from daskxml.api.collections import DaskRows, as_scipy, find_rows, lazy_blocks, row_blocks
 from daskxml.api.estimators.classifier import XMLClassifier, pair_of
 from daskxml.api.estimators.labels import LabelsError, LabelSet, read_labels
-from daskxml.api.estimators.settings import (
-    DEFAULT_METRIC,
-    metric_rank,
-    ranked_sums,
-    resolve_settings,
-)
+from daskxml.api.estimators.settings import DEFAULT_METRIC, ranked_sums, resolve_settings
 from daskxml.api.stages import Rows
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.formats import lists_again
-from daskxml.metrics import MetricSums
 from daskxml.session.setup import ColumnNames
 
 Pair = tuple[Any, Any]  # delayed blocks of rows and of their labels
@@ -173,10 +167,12 @@ class DaskXMLClassifier(XMLClassifier):
         check_is_fitted(self)
         blocks, sizes = row_blocks(self.client, X, "X")
         metric, targets = self.eval_metric or DEFAULT_METRIC, _label_blocks(y, sizes, "y")
-        score, here = delayed(_measure, pure=False), delayed(self._in_memory(), pure=False)
-        tasks = [score(here, *pair, metric) for pair in zip(blocks, targets, strict=True)]
-        found = sum(compute(*tasks, scheduler=self.client), MetricSums.zero((metric_rank(metric),)))
-        return float(found.result()[metric])
+        score, here = delayed(ranked_sums, pure=False), delayed(self._in_memory(), pure=False)
+        tasks = [
+            score(here, delayed(as_scipy)(X), delayed(_block_labels)(y), metric)
+            for X, y in zip(blocks, targets, strict=True)
+        ]
+        return float(reduce(add, compute(*tasks, scheduler=self.client)).result()[metric])
 
     def _lazy(self, method: str, X: Any, *given: Any) -> da.Array:
         """Return an array whose blocks are what a method gives for blocks of rows."""
@@ -288,7 +284,3 @@ def _find_labels(y: Any) -> LabelSet:
 def _encode(y: Any, labels: LabelSet) -> Any:
     indicator = read_labels(_block_labels(y), may_be_none=True).aligned(labels)
     return indicator[:, : len(labels.classes)]
-
-
-def _measure(here: XMLClassifier, X: Any, y: Any, metric: str) -> MetricSums:
-    return ranked_sums(here, as_scipy(X), _block_labels(y), metric)

@@ -114,9 +114,7 @@ def ranked_sums(estimator: Any, X: Any, y: Any, metric: str) -> MetricSums:
     counts[: model.label_counts.size] = model.label_counts
     header = model.header
     weights = propensities(counts, header.training_rows, header.propensity_a, header.propensity_b)
-    ranked = np.full((len(ids), k), -1, np.int32)
-    ranked[:, : ids.shape[1]] = ids
-    return metric_sums(ranked, label_csr(truth, *truth.shape), weights, (k,))
+    return metric_sums(ids, label_csr(truth, *truth.shape), weights, (k,))
 
 
 def resolve_settings(estimator: Any, rows: int, labels: LabelSet, *, has_tests: bool) -> RunConfig:
@@ -195,9 +193,6 @@ def _class_weight(config: RunConfig, given: Any, labels: LabelSet) -> Any:
     if isinstance(given, str):
         return given
     if not isinstance(given, Mapping):
-        if len(given) != len(labels.classes):
-            found = f"{len(given):,} weights for {len(labels.classes):,} labels"
-            raise ConfigError(f"class_weight: {found}: give one for each of classes_")
         return np.asarray(given, np.float64).tolist()
     for label in given:
         if label not in labels.columns:

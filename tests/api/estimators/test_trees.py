@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from scipy.special import expit
 from sklearn.datasets import make_multilabel_classification
+from sklearn.metrics import f1_score
 from sklearn.model_selection import KFold, cross_val_predict, cross_val_score
 
 from daskxml import XMLClassifier
@@ -155,7 +157,7 @@ def test_trees_are_the_default(rows):
     ({"epochs": "4"}, "^epochs = '4': must be a number"),
     ({"device": "tpu"}, "^device = 'tpu': must be one of 'auto', 'cpu', 'cuda'"),
     ({"random_state": -1}, "^random_state = -1: must be from 0"),
-    ({"class_weight": [1, 2]}, "class_weight: 2 weights for 12 labels"),
+    ({"class_weight": [1, 2]}, "^class_weight has 2 weights for 12 labels"),
     ({"class_weight": "balancd"}, "^class_weight = 'balancd': must be one of"),
     ({"settings": {"model.baem": 2}}, "^settings: model.baem: unknown key 'baem', did you mean"),
     ({"run_file": "network", "learning_rate": -1.0}, "^learning_rate = -1.0: must be above 0"),
@@ -165,3 +167,33 @@ def test_trees_are_the_default(rows):
 def test_errors_name_the_parameters_of_the_estimator(rows, given, message):
     with pytest.raises(ConfigError, match=message):
         XMLClassifier(**given).fit(*rows)
+
+
+def test_balanced_labels_are_not_fewer():
+    """Frequent labels keep their probabilities, and rare ones have higher ones."""
+    X, rng = sp.random(2000, 60, 0.1, "csr", random_state=0), np.random.default_rng(0)
+    seen = X.toarray() + rng.normal(0, 0.2, (2000, 60))
+    frequent, rare = seen[:, 20:].reshape(2000, 4, 10).max(axis=2) > 0.6, seen[:, :16] > 0.9
+    Y = np.column_stack([frequent, rare]).astype(int)
+    plain, balanced = (
+        XMLClassifier("tree", class_weight=weight).fit(X, Y).predict(X)
+        for weight in (None, "balanced")
+    )
+    assert balanced.sum() >= plain.sum()
+    assert f1_score(Y, balanced, average="macro") > f1_score(Y, plain, average="macro")
+
+
+def test_fewer_labels_than_ranks_of_the_metrics():
+    X = np.random.default_rng(0).random((60, 5))
+    y = (X[:, 0] * 3).astype(int)
+    one = XMLClassifier(validation_fraction=0.2, early_stopping_rounds=1, epochs=9).fit(X, y)
+    assert one.evals_result_["validation"]["recall@5"][-1] == 1.0
+
+
+def test_features_are_named_where_their_names_are_known(rows, tmp_path):
+    X, Y = rows
+    frame = pd.DataFrame(X).rename(columns="word {}".format)
+    XMLClassifier("tree").fit(frame, Y).save(tmp_path)
+    loaded = XMLClassifier.load(tmp_path)
+    assert loaded.explain(frame[:1], 0)[0][0][0].startswith("word ")
+    assert loaded.keywords(0)[0][0].startswith("word ")
