@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from distributed import get_worker, secede
@@ -66,6 +66,8 @@ def create_worker(
     """
     plugin = worker_plugin()
     removals = plugin.removals[run]
+    limit = get_worker().memory_manager.memory_limit or 0
+    settings = replace(settings, slot=replace(settings.slot, memory_bytes=limit))
     shared = store = None
     if settings.strategy.shares_model and not settings.slot.is_on_model_host:
         store = RemoteStore(get_worker(), run)

@@ -25,6 +25,10 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 CUPY = {12: "cupy-cuda12x", 13: "cupy-cuda13x"}  # by CUDA's major version
 _DRIVERS = {12: "525", 13: "580"}  # the oldest for each major version of CUDA
 _DRIVER_TIMEOUT_S = 30.0  # the first call after a boot initialises the driver
+_CGROUP_FILES = {  # by the controllers that /proc names: a limit, what is used, and of it by files
+    "": ("memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
 _QUERY = "index,uuid,name,memory.total,driver_version"
 
 
@@ -49,7 +53,7 @@ def memory_bytes() -> int:
 
 
 def free_memory_bytes() -> int:
-    """Return the memory that new processes can have without swapping.
+    """Return the memory that processes here can still have: of the machine, and in their cgroups.
 
     Examples
     --------
@@ -57,7 +61,29 @@ def free_memory_bytes() -> int:
     True
     """
     fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    return int(fields["MemAvailable"].split()[0]) << 10
+    return min(int(fields["MemAvailable"].split()[0]) << 10, *cgroup_rooms())
+
+
+def cgroup_rooms(mounts: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> list[int]:
+    """Return what is left below each limit of this process's control groups, of both versions.
+
+    Pages of files that were not used lately can be had again.
+    """
+    rooms = [1 << 62]
+    for line in Path(own).read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        top, names = Path(mounts, controllers), _CGROUP_FILES[controllers]
+        folder = top / path.lstrip("/")
+        for each in [folder, *folder.parents]:
+            with contextlib.suppress(OSError, ValueError, KeyError):  # "max", or no such file
+                limit, used = (int((each / name).read_text()) for name in names[:2])
+                facts = dict(row.split() for row in (each / "memory.stat").read_text().splitlines())
+                rooms.append(max(0, limit - used + int(facts[names[2]])))
+            if each == top:
+                break
+    return rooms
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,6 +27,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, SupportsFloat, TypeVar
 
 from daskxml.core.arrays import Array, Csr
+from daskxml.core.hardware import free_memory_bytes
 from daskxml.kernels.operands import (
     KEEP_ALL,
     AdamStep,
@@ -107,7 +108,7 @@ class Kernels(Protocol):
         """Size of a GPU's L2 cache; 0 on a CPU, where `block_labels` chooses the blocks."""
 
     def free_bytes(self) -> int:
-        """How much can still be allocated; 0 if unknown (a CPU's memory is shared)."""
+        """How much can still be allocated; 0 if unknown."""
 
     def scratch_bytes(self, sizes: StepSizes) -> int:
         """How much `reserve` allocates for steps of these sizes."""
@@ -450,16 +451,16 @@ class HostMemory:
 
     Examples
     --------
-    >>> HostMemory().free_bytes()
-    0
+    >>> HostMemory().free_bytes() > 0
+    True
     """
 
     cache_bytes = 0
     gradient_floats = 1 << 16  # stays in a core's cache, and is too little to wake a second thread
 
     def free_bytes(self) -> int:
-        """0: unknown."""
-        return 0
+        """Of this machine and this process's control groups."""
+        return free_memory_bytes()
 
     def scratch_bytes(self, sizes: StepSizes) -> int:
         """0."""

@@ -151,7 +151,7 @@ def fit_memory(settings: WorkerSettings, kernels: Kernels) -> MemoryPlan:
     TrainingError
         If the model does not fit even with batches of one row.
     """
-    free_bytes, rows = kernels.free_bytes(), settings.max_batch_rows
+    free_bytes, rows = _free_bytes(settings, kernels), settings.max_batch_rows
     plan = plan_memory(settings, kernels, rows)
     while free_bytes and plan.total_bytes > free_bytes and rows > 1:
         rows = (rows + 1) // 2
@@ -160,10 +160,34 @@ def fit_memory(settings: WorkerSettings, kernels: Kernels) -> MemoryPlan:
         spec = settings.data.network
         raise TrainingError(
             f"a model of {spec.features:,} features, {spec.labels:,} labels and hidden layers "
-            f"{list(spec.hidden)} needs {plan.describe()}; the device has "
-            f"{free_bytes / _MIB:,.1f} MiB free: make model.hidden smaller, or take a larger device"
+            f"{list(spec.hidden)} needs {plan.describe()}; the worker has "
+            f"{free_bytes / _MIB:,.1f} MiB free: {_what_fits(settings, kernels, free_bytes)}, or "
+            "label trees, the run file 'best'"
         )
     return plan
+
+
+def _free_bytes(settings: WorkerSettings, kernels: Kernels) -> int:
+    """Return what the device has left, or the worker's process if that may take less."""
+    free_bytes, limit = kernels.free_bytes(), settings.slot.memory_bytes
+    if kernels.name != "cpu" or not limit:
+        return free_bytes
+    import psutil
+
+    return max(1, min(free_bytes, limit - int(psutil.Process().memory_info().rss)))
+
+
+def _what_fits(settings: WorkerSettings, kernels: Kernels, free_bytes: int) -> str:
+    """Return the largest power of two of hidden units with which a model fits, in words."""
+    spec = settings.data.network
+    units = 1 << max(spec.hidden).bit_length()
+    while units > 1:
+        units //= 2
+        smaller = replace(spec, hidden=tuple(min(units, width) for width in spec.hidden))
+        given = replace(settings, data=replace(settings.data, spec=smaller))
+        if plan_memory(given, kernels, 1).total_bytes <= free_bytes:
+            return f"model.hidden = {list(smaller.hidden)} fits"
+    return "take a larger device"
 
 
 def made_up_rows(settings: WorkerSettings, rows: int) -> Partition:

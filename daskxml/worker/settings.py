@@ -71,6 +71,8 @@ class WorkerSlot:
     host, model_host
         The worker's machine, and that of a shared model: workers elsewhere pull the model from
         there and push their changes.
+    memory_bytes
+        What the worker's process may take in all; 0: as much as the machine has.
     """
 
     device: str = "cpu"
@@ -78,6 +80,7 @@ class WorkerSlot:
     pool_threads: int = 0
     host: str = ""
     model_host: str = ""
+    memory_bytes: int = 0
 
     @property
     def kernel_threads(self) -> int:

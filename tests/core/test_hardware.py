@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from daskxml.core import hardware
-from daskxml.core.hardware import cuda_problem, parse_gpus, visible_gpus
+from daskxml.core.hardware import cgroup_rooms, cuda_problem, parse_gpus, visible_gpus
 
 TABLE = """0, GPU-11, NVIDIA H100 80GB HBM3, 81559, 535.104.05
 1, GPU-22, NVIDIA H100 80GB HBM3, 81559, 535.104.05
@@ -96,3 +96,24 @@ def test_a_cupy_that_conda_has_installed_is_one(tmp_path, monkeypatch, packages,
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.setattr(hardware, "driver_cuda", lambda: (12, 4))
     assert hardware.installed_cupy() == found
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "names"),
+    [
+        ("0::/a/b", "a", ("memory.max", "memory.current", "inactive_file")),
+        ("7:memory:/a/b", "memory/a",
+         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")),
+    ],
+)  # fmt: skip
+def test_the_limit_of_a_control_group_above_counts(tmp_path, line, folder, names):
+    """Files of groups without a limit are left out; pages of unused files can be had again."""
+    group = tmp_path / folder
+    (group / "b").mkdir(parents=True)
+    (group / "b" / "memory.max").write_text("max\n")
+    for name, text in zip(names, ("1000\n", "700\n"), strict=False):
+        (group / name).write_text(text)
+    (group / "memory.stat").write_text(f"anon 5\n{names[2]} 150\n")
+    own = tmp_path / "own"
+    own.write_text(f"12:cpu:/\n{line}\n")
+    assert cgroup_rooms(str(tmp_path), str(own))[1:] == [450]

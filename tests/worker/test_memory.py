@@ -1,6 +1,9 @@
 """A worker with too little memory: for the model, for a batch, in the middle of a run."""
 
+from dataclasses import replace
+
 import numpy as np
+import psutil
 import pytest
 
 import daskxml
@@ -79,10 +82,25 @@ def test_a_model_larger_than_the_device_is_refused_with_the_sizes(device):
     with pytest.raises(
         TrainingError,
         match=r"60 features, 40 labels and hidden layers \[16\] needs"
-        r" .* MiB \(.*\); the device has .* MiB free: make model.hidden smaller",
+        r" .* MiB \(.*\); the worker has .* MiB free: model.hidden = \[.*\] fits, or label trees",
     ):
         TrainingWorker(settings_of())  # fmt: skip
     assert held.used_bytes == 0
+
+
+def test_a_process_that_may_take_less_than_the_machine_has_refuses_what_does_not_fit():
+    """Models, moments and batches count, and so does what the process has taken before."""
+    taken = psutil.Process().memory_info().rss
+    spec = ModelSpec(features=1000, labels=1000, hidden=(1000,))
+    adam = settings_of(spec, device="cpu", optimizer=OptimizerConfig(name="adam"))
+    models = 6 * 4 * spec.parameter_count
+    for limit, is_enough in ((taken + models // 2, False), (taken + 3 * models, True)):
+        settings = replace(adam, slot=replace(adam.slot, memory_bytes=limit))
+        if is_enough:
+            TrainingWorker(settings)
+        else:
+            with pytest.raises(TrainingError, match=r"model.hidden = \[\d+\] fits, or label trees"):
+                TrainingWorker(settings)
 
 
 def spare_bytes(settings, batch_rows):
