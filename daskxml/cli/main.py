@@ -21,7 +21,6 @@ from daskxml.core.errors import CallbackWarning, ConfigError, DaskxmlError, lack
 from daskxml.core.text import one_line
 
 FAILED, INTERNAL, INTERRUPTED = 2, 70, 130  # 70: EX_SOFTWARE of sysexits.h
-_LONGEST_PROBLEM = 300  # characters
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -109,7 +108,7 @@ def _fail(message: str) -> int:
 def _fail_unexpectedly(error: Exception) -> int:
     """Write the traceback of an error that nobody thought of to a file, and name it in one line."""
     text = "".join(traceback.format_exception(error))
-    problem = one_line(f"{type(error).__name__}: {error}")[:_LONGEST_PROBLEM]
+    problem = one_line(f"{type(error).__name__}: {error}")
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="daskxml-", suffix=".log", delete=False, errors="backslashreplace"

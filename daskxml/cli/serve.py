@@ -58,37 +58,30 @@ def _bounded(protocol: Any, within_s: float) -> Any:
     """Return uvicorn's protocol of a connection, with headers in bounds of size and time."""
 
     class Bounded(protocol):
-        awaited: asyncio.TimerHandle | None = None  # closes the connection without headers
-        is_next, left_bytes = False, _HEADER_BYTES
-
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self.await_headers()
 
         def await_headers(self) -> None:
-            self.is_next, self.left_bytes = False, _HEADER_BYTES
+            self.left_bytes = _HEADER_BYTES
             self.awaited = self.loop.call_later(within_s, self.transport.abort)
 
         def data_received(self, data: bytes) -> None:
-            if self.is_next:
+            last = self.cycle  # None before the first request
+            is_over = last is not None and (last.response_complete or not last.more_body)
+            if is_over and self.awaited.cancelled():
                 self.await_headers()
             super().data_received(data)
-            if self.awaited is not None:
-                self.left_bytes -= len(data)
-                if self.left_bytes < 0 and not self.transport.is_closing():
-                    self.send_400_response(f"The headers are larger than {_HEADER_BYTES:,} bytes.")
+            self.left_bytes -= len(data)
+            is_waiting = not (self.awaited.cancelled() or self.transport.is_closing())
+            if is_waiting and self.left_bytes < 0:
+                self.send_400_response(f"The headers are larger than {_HEADER_BYTES:,} bytes.")
 
         def on_headers_complete(self) -> None:
-            if self.awaited is not None:
-                self.awaited.cancel()
-                self.awaited = None
+            self.awaited.cancel()
             if sum(len(name) + len(value) for name, value in self.headers) > _HEADER_BYTES:
                 raise ValueError("the headers came at once")  # uvicorn answers 400
             super().on_headers_complete()
-
-        def on_message_complete(self) -> None:
-            super().on_message_complete()
-            self.is_next = True
 
     return Bounded
 

@@ -102,13 +102,13 @@ class Problem(BaseModel):
     error: str
 
 
-def matrix_of(query: Query, served: ServedModel, most_nonzeros: int) -> scipy.sparse.csr_matrix:
+def matrix_of(query: Query, served: ServedModel) -> scipy.sparse.csr_matrix:
     """Return the rows of a query, ``(rows, features)`` float32.
 
     Raises
     ------
     InputError
-        If a row has no or too many features, unknown ones, or another number of values; or a
+        If a row has no features, unknown ones, or another number of values; or a
         text no word that the model knows.
     ConfigError
         If there are texts, but the model was not trained on such.
@@ -116,7 +116,7 @@ def matrix_of(query: Query, served: ServedModel, most_nonzeros: int) -> scipy.sp
     if (query.rows is None) == (query.text is None):
         raise InputError("give either rows or text")
     if query.text is not None:
-        return _rows_of_texts(query.text, served, most_nonzeros)
+        return _rows_of_texts(query.text, served)
     lengths, columns, values = [0], [], []
     for number, row in enumerate(query.rows or ()):
         try:
@@ -129,8 +129,6 @@ def matrix_of(query: Query, served: ServedModel, most_nonzeros: int) -> scipy.sp
         columns += ids
         values += held
         lengths.append(len(columns))
-        if len(columns) > most_nonzeros:
-            raise InputError(f"more than {most_nonzeros:,} features in all rows: send fewer rows")
     shape = len(lengths) - 1, served.model.spec.features
     with np.errstate(over="ignore"):
         data = np.array(values, np.float32)
@@ -141,12 +139,8 @@ def matrix_of(query: Query, served: ServedModel, most_nonzeros: int) -> scipy.sp
     return scipy.sparse.csr_matrix((data, *indices), shape)
 
 
-def _rows_of_texts(
-    texts: list[str], served: ServedModel, most_nonzeros: int
-) -> scipy.sparse.csr_matrix:
+def _rows_of_texts(texts: list[str], served: ServedModel) -> scipy.sparse.csr_matrix:
     matrix = served.model.text_rows(texts)
-    if matrix.nnz > most_nonzeros:
-        raise InputError(f"more than {most_nonzeros:,} words in all texts: send fewer texts")
     if empty_rows(matrix):
         number = int(np.argmin(np.diff(matrix.indptr)))
         raise InputError(f"text {number}: it has no word that the model knows")
@@ -329,7 +323,9 @@ class Server:
         count, most = len(query.rows or query.text or ()), settings.request_nonzeros
         if count > settings.request_rows:
             raise InputError(f"{count:,} rows: send at most {settings.request_rows:,}")
-        matrix = matrix_of(query, served, most)
+        matrix = matrix_of(query, served)
+        if matrix.nnz > most:
+            raise InputError(f"more than {most:,} features, or words: send fewer rows")
         k = min(query.k, served.model.spec.labels)
         if count * k > most:
             raise InputError(f"{count * k:,} labels: ask for at most {most:,}")

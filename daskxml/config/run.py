@@ -332,7 +332,7 @@ def load_run_config(
     for each in overrides:
         read.override(each)
     _apply_card(read)
-    file = source.stages_file if isinstance(source, RunConfig) else read.file
+    file = source.stages_file if isinstance(source, RunConfig) else read.text and read.name
     is_named = ("pipeline", "stages") in read.overridden
     return dataclasses.replace(_build_run(read), stages_file="" if is_named else file)
 

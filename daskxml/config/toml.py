@@ -271,11 +271,6 @@ class Source:
     text: str = ""
     overridden: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
 
-    @property
-    def file(self) -> str:
-        """The file's name, "" for a dictionary."""
-        return self.name if self.text else ""
-
     def place(self, section: str, key: str = "") -> str:
         """Return ``file:line: [section]``, or the option that gave a value."""
         key = key if key in self.tables.get(section, {}) else ""

@@ -26,6 +26,7 @@ class InputError(DaskxmlError):
     """
 
     def __init__(self, problem: str, path: str | None = None, line: int | None = None) -> None:
+        problem = one_line(problem)
         super().__init__(problem, path, line)  # all three, so that pickling keeps them
         self.problem, self.path, self.line = problem, path, line
 

@@ -129,8 +129,7 @@ class PartTable:
                 problem = "a part of it is larger than the memory, or damaged"
                 raise InputError(f"{problem}: write it in smaller parts", path) from None
             except (pyarrow.ArrowException, OSError) as error:
-                reason = " ".join(str(error).split())[:120]
-                problem = f"not a whole table ({reason}); fetch or write it again"
+                problem = f"not a whole table ({error}); fetch or write it again"
                 raise InputError(problem, path) from None
             except InputError as error:
                 raise InputError(error.problem, error.path or path, error.line) from None
@@ -272,8 +271,7 @@ def _csv_batch(names: list[str], delimiter: str, lines: list[bytes], wanted: lis
         if wrong:
             problem = f"{wrong[0].actual_columns} fields, but there are {len(names)} columns"
             raise InputError(f"{problem}; fix the row or its quotes") from None
-        reason = " ".join(str(error).split())[:120]
-        raise InputError(f"malformed CSV ({reason}); fix the quotes") from None
+        raise InputError(f"malformed CSV ({error}); fix the quotes") from None
     is_open = any("\n" in table[name][-1].as_py() for name in wanted if table.num_rows)
     if is_open or table.num_rows != len(lines):
         raise InputError("a quoted text does not end on its line; fix it")
@@ -348,8 +346,7 @@ def arrow_array(values: Sequence[Any], name: str) -> Any:
     except OverflowError:
         raise InputError(f"{name!r} is {quoted(values[-1])}: a number is too large") from None
     except (pyarrow.ArrowException, ValueError) as error:
-        reason = " ".join(str(error.args[0]).split())
-        problem = f"{name!r} is {quoted(values[-1])} ({reason})"
+        problem = f"{name!r} is {quoted(values[-1])} ({error.args[0]})"
         raise InputError(f"{problem}; write all rows alike") from None
 
 
@@ -540,8 +537,8 @@ def _frame_batch(frame: Any, columns: Sequence[str]) -> Any:
     try:
         table = pyarrow.table(frame[list(columns)] if hasattr(frame, "iloc") else frame)
     except (pyarrow.ArrowException, OverflowError, ValueError) as error:
-        reason = " ".join(str(error.args[0]).split())
-        raise InputError(f"values of several kinds ({reason}); give all rows alike") from None
+        problem = f"values of several kinds ({error.args[0]}); give all rows alike"
+        raise InputError(problem) from None
     table = table.select(list(columns))
     for name in columns:
         is_list = name in (tables.LABELS, tables.INDICES, tables.VALUES)

@@ -185,8 +185,7 @@ def _opened(path: str) -> Iterator[_Matrix]:
             problem = "a matrix larger than the memory, or damaged"
             raise InputError(f"{problem}: save it with compressed=False", path) from None
         except _DAMAGE as error:
-            reason = " ".join(str(error).split())[:120]
-            problem = f"not a whole file of a sparse matrix ({reason})"
+            problem = f"not a whole file of a sparse matrix ({error})"
             raise InputError(f"{problem}; write it with scipy.sparse.save_npz", path) from None
 
 

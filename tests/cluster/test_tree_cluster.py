@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client, Worker
+from distributed import Client, Scheduler, Worker
 
 import daskxml
 from harness.records import check_trees
@@ -97,3 +98,28 @@ def test_labels_without_rows_and_features_without_labels(client: Client, tmp_pat
     assert run.metrics["P@1"] == pytest.approx(1.0, abs=0.34)
     ids, _ = run.model.predict_top_k(np.zeros((1, 9)), k=5)
     assert ids.shape == (1, 5)
+
+
+def test_the_work_of_many_trees_is_submitted_as_it_is_needed(client: Client, data: Data) -> None:
+    """100,000 trees at once would block a scheduler that others use as well."""
+
+    def count(dask_scheduler: Scheduler) -> int:
+        return len(dask_scheduler.tasks)
+
+    before, counts = client.run_on_scheduler(count), list[int]()
+
+    def hear(event: Any) -> Any:
+        if event["kind"] == "megabatch":
+            counts.append(client.run_on_scheduler(count) - before)
+        return daskxml.STOP if len(counts) == 6 else None
+
+    many = {"training": {"epochs": 100_000}}
+    run = daskxml.train(VALUES | many, client=client, **data, on_event=hear)
+    assert 6 <= len(run.history) < 10
+    assert max(counts) < 500
+    assert counts[-1] < 2 * counts[1] + 20  # also what is kept of each tree is little
+    del run
+    deadline = time.monotonic() + 30
+    while client.run_on_scheduler(count) > before:  # nothing is left with the scheduler
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
