@@ -38,7 +38,8 @@ from daskxml.strategies.protocol import (
 _KINDS = {WorkerJoined: "joined", WorkerLost: "lost", BatchLimited: "memory"}
 _OF_ROWS = ("perturbed", "regularized", "momentum", "late", "given_up")
 _OF_WORKERS = (
-    "updates", "rows", "batch_rows", "lr", "weight", "pool_threads", "busy_s", "batch_size", "norm",
+    "updates", "rows", "batch_rows", "lr", "weight", "pool_threads", "busy_s", "batch_size",
+    "counted", "norm",
 )  # fmt: skip
 # What a state machine raises for an event or a state that it has not written.
 _UNFIT = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError)

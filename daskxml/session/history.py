@@ -42,9 +42,9 @@ Each of ``workers`` has its ``updates``, ``rows``, ``nonzeros``, ``batch_rows``,
 schedule), merging ``weight``, ``pool_threads`` (0: not a pool; updates and rate of a pool are those
 of single threads), ``busy_s``, ``idle_s`` and its ``leases`` as lists of ``[epoch, stream, start,
 stop]``: together they are the rows of the mega-batch, each once. Where all update one shared model,
-a lost worker is listed with what it had done, and weights are shares of the updates. Under
-Adaptive SGD each has its real ``batch_size`` and the ``norm`` of its replica before the merge.
-"""
+a lost worker is listed with what it had done, and weights are shares of the updates. Under Adaptive
+SGD each has its real ``batch_size``, the updates that weigh it (``counted``) and the ``norm`` of
+its replica before the merge."""
 
 from __future__ import annotations
 
@@ -253,6 +253,7 @@ class MegabatchLog:
             "pool_threads": view.pool_threads,
             "busy_s": work.busy_s,
             **({} if view.batch_size is None else {"batch_size": view.batch_size}),
+            **({} if view.counted is None else {"counted": view.counted}),
             **({"norm": _root(norms[name])} if name in norms else {}),
         }
 

@@ -26,12 +26,13 @@ bounds perturbation is compared with that at the first merge and not divided by 
 parameters, which made it a matter of the model's width (``norm = "growth"``); where all updates are
 equal, no replica is the most updated one and none is perturbed (``perturb_equal``: as printed,
 where the first worker is then both r and s, and has (1 + delta) (1 - delta) times its weight; the
-authors' published code leaves the weights as they are). A single worker is never perturbed. A batch
-of fewer rows than the worker's others, as there may be one at the end of a mega-batch, steps at a
-rate in proportion to its rows and is that part of an update in u_i; counts that differ by less than
-one are equal. A worker that came in the middle of a mega-batch is left out of scaling. Pools of CPU
-threads, which the paper has none of, have bounds of their own (rows a thread), begin at the lower
-one, and are compared with the replicas.
+authors' published code leaves the weights as they are); a batch of fewer rows than the worker's
+others, as there may be one at the end of a mega-batch, steps at a rate in proportion to its rows
+and is that part of an update in u_i, and counts that differ by less than one are equal (``parts =
+"scaled"``; as printed every batch is an update). A single worker is never perturbed. A worker that
+came in the middle of a mega-batch is left out of scaling. Pools of CPU threads, which the paper has
+none of, have bounds of their own (rows a thread), begin at the lower one, and are compared with the
+replicas.
 """
 
 from __future__ import annotations
@@ -93,6 +94,10 @@ class Config(BoundedConfig):
         Divide perturbed weights by their sum.
     perturb_equal
         Perturb where all updates are equal, too.
+    parts
+        A batch of fewer rows than the worker's others: ``"scaled"``, it steps at a rate in
+        proportion to its rows, and is that part of an update; ``"whole"``, as printed, it is an
+        update like all others.
     """
 
     batch_initial: int = bounded(0, low=0)
@@ -107,6 +112,7 @@ class Config(BoundedConfig):
     norm: Literal["growth", "rms", "literal"] = "growth"
     renormalize: bool = True
     perturb_equal: bool = False
+    parts: Literal["scaled", "whole"] = "scaled"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -202,9 +208,13 @@ def are_regularized(measured: Measured, first_norm: float, config: Config) -> bo
 class AdaptiveSgd(Strategy):
     """The state machine; see `daskxml.strategies.protocol` for the life of a mega-batch."""
 
-    needs_norms = scales_parts = True
+    needs_norms = True
 
     config: Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.scales_parts = config.parts == "scaled"
 
     def rate(self, worker: WorkerState) -> float:
         """Linear scaling: lr_i = lr b_i / b_max, for a pool with the rows of one thread."""
@@ -218,8 +228,10 @@ class AdaptiveSgd(Strategy):
         return DEFAULT_POLICY if is_late else BY_SHARES
 
     def count_updates(self, worker: WorkerState, rows: int, updates: int) -> float:
-        """Count batches, a smaller one as its share of a full one."""
-        return rows / worker.batch_rows
+        """Count batches, a smaller one as its share of a full one where parts are scaled."""
+        if self.scales_parts:
+            return rows / worker.batch_rows
+        return super().count_updates(worker, rows, updates)
 
     def scale(self, state: MegabatchState) -> MegabatchState:
         """Algorithm 1, for the workers that were there from the beginning."""
@@ -253,9 +265,11 @@ class AdaptiveSgd(Strategy):
         return Merge(weights, config.momentum, regularized and not is_tie, regularized)
 
     def view(self, state: MegabatchState) -> dict[str, WorkerView]:
-        """Return what the history has of every worker, with its real batch size."""
-        sizes = {name: worker.batch_size for name, worker in state.members.items()}
-        views = super().view(state).items()
-        return {name: replace(view, batch_size=sizes[name]) for name, view in views}
+        """Return what the history has of every worker, with its real batch size and u_i."""
+        members = state.members
+        return {
+            name: replace(view, batch_size=members[name].batch_size, counted=members[name].updates)
+            for name, view in super().view(state).items()
+        }
 
     Config = Config  # at the end, where it hides nothing

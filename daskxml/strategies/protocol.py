@@ -346,7 +346,8 @@ class WorkerView:
     """Batch size, rate and throughput of a worker in this mega-batch, for the history.
 
     ``lr`` is the rate of one update: in a pool, of each thread's part of a batch. ``batch_size`` is
-    the batch size before rounding, where a strategy has one.
+    the batch size before rounding, and ``counted`` the updates that weigh the worker in a merge,
+    where a strategy has them.
     """
 
     batch_rows: int
@@ -354,6 +355,7 @@ class WorkerView:
     rows_per_s: float
     pool_threads: int = 0
     batch_size: float | None = None
+    counted: float | None = None
 
 
 @functools.lru_cache(maxsize=4096)
