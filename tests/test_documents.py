@@ -91,6 +91,19 @@ def test_the_readme_shows_the_main_commands():
     assert len(text.splitlines()) <= 150
 
 
+def test_what_is_installed_is_in_a_clone():
+    for path, text in TEXTS.items():
+        assert not re.search(r"pip install '?daskxml\b", text), path  # of no index yet
+
+
+def test_the_first_python_of_the_readme_runs(capsys):
+    pytest.importorskip("sklearn")
+    exec(blocks(TEXTS[ROOT / "README.md"], "python")[0], {})
+    (found,) = ast.literal_eval(capsys.readouterr().out)
+    assert "red" in found
+    assert len(found) == 2
+
+
 def test_run_files_and_python_in_documents_are_well_formed(tmp_path):
     for path, text in TEXTS.items():
         check_blocks(text, tmp_path / f"{path.stem}.toml")
