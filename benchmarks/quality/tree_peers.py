@@ -1,6 +1,6 @@
 """Train one peer of `benchmarks/quality/trees.py` on one thread, in an environment of its own.
 
-    python benchmarks/quality/tree_peers.py TOOL FOLDER [TREES]
+    python benchmarks/quality/tree_peers.py TOOL FOLDER
 
 The folder has ``X.npz``, ``Y.npz`` and ``T.npz``, features and labels of the training rows and
 features of the test rows, and ``train.txt``, the former two as text. Writes ``ids.npy`` ``(rows,
@@ -17,7 +17,9 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,85 +29,90 @@ import scipy.sparse
 
 K = 5
 SINGLE_ROWS = 500  # that are timed one by one
-CANDIDATES = 20  # of each of several trees
+Labels = list[Sequence[int]]  # of rows, best first
 
 
-def omikuji(folder: Path, T: Any, trees: int) -> tuple[Any, dict[str, float]]:
-    """Train Parabel's trees, three of them by default; the time has that of reading the text."""
+@dataclass(frozen=True)
+class Trained:
+    """A peer's model: what ranks rows, the only part that is timed, what comes before and after."""
+
+    train_cpu_s: float
+    rank: Callable[[Any], Any]
+    prepare: Callable[[Any], Any] = lambda rows: rows
+    read: Callable[[Any], Labels] = lambda ranked: ranked
+
+
+def omikuji(folder: Path) -> Trained:
+    """Train Parabel's three trees; the time has that of reading the text."""
     import omikuji as package
 
     begun_s = time.process_time()
     parameters = package.Model.default_hyper_param()
-    parameters.n_trees = trees or parameters.n_trees
     model = package.Model.train_on_data(str(folder / "train.txt"), parameters, n_threads=1)
     train_s = time.process_time() - begun_s
-    rows = [
-        list(zip(row.indices.tolist(), row.data.tolist(), strict=True))
-        for row in (T[i] for i in range(T.shape[0]))
-    ]
-    begun_s = time.process_time()
-    ranked = [model.predict(row, top_k=K) for row in rows]
-    rank_s = time.process_time() - begun_s
-    ids = np.full((T.shape[0], K), -1, np.int32)
-    for row, labels in enumerate(ranked):
-        ids[row, : len(labels[:K])] = [label for label, _ in labels[:K]]
-    each = row_times(lambda i: model.predict(rows[i], top_k=K), T.shape[0])
-    return ids, {"train_cpu_s": train_s, "rank_cpu_s": rank_s, **each}
+
+    def prepare(T: Any) -> Any:
+        rows = (T[i] for i in range(T.shape[0]))
+        return [list(zip(row.indices.tolist(), row.data.tolist(), strict=True)) for row in rows]
+
+    def rank(rows: Any) -> Any:
+        return [model.predict(row, top_k=K) for row in rows]
+
+    return Trained(train_s, rank, prepare, lambda ranked: [[i for i, _ in row] for row in ranked])
 
 
-def pecos(folder: Path, T: Any, trees: int) -> tuple[Any, dict[str, float]]:
-    """Train XR-Linear with its defaults, one tree; of several, with seeds, scores are added up."""
+def pecos(folder: Path) -> Trained:
+    """Train XR-Linear, one tree."""
     from pecos.xmc import Indexer, LabelEmbeddingFactory
     from pecos.xmc.xlinear.model import XLinearModel
 
-    X, Y = (scipy.sparse.load_npz(folder / f"{name}.npz") for name in "XY")
+    X, Y = read_rows(folder)
     begun_s = time.process_time()
     features = LabelEmbeddingFactory.create(Y, X, method="pifa")
-    for tree in range(max(1, trees)):
-        chain = Indexer.gen(features, indexer_type="hierarchicalkmeans", threads=1, seed=tree)
-        XLinearModel.train(X, Y, C=chain, threads=1).save(folder / f"model{tree}")
+    chain = Indexer.gen(features, indexer_type="hierarchicalkmeans", threads=1)
+    XLinearModel.train(X, Y, C=chain, threads=1).save(folder / "model")
     train_s = time.process_time() - begun_s
-    models = [
-        XLinearModel.load(folder / f"model{tree}", is_predict_only=True)
-        for tree in range(max(1, trees))
-    ]
-    count = K if len(models) == 1 else CANDIDATES
+    model = XLinearModel.load(folder / "model", is_predict_only=True)
 
-    def predict(rows: Any) -> Any:
-        return sum(model.predict(rows, only_topk=count, threads=1) for model in models)
+    def read(scores: Any) -> Labels:
+        spans = map(slice, scores.indptr[:-1], scores.indptr[1:])
+        return [scores.indices[s][np.argsort(-scores.data[s], kind="stable")] for s in spans]
 
-    begun_s = time.process_time()
-    scores = predict(T).tocsr()
-    rank_s = time.process_time() - begun_s
-    ids = np.full((T.shape[0], K), -1, np.int32)
-    for row in range(T.shape[0]):
-        span = slice(scores.indptr[row], scores.indptr[row + 1])
-        best = np.argsort(-scores.data[span], kind="stable")[:K]
-        ids[row, : best.shape[0]] = scores.indices[span][best]
-    rows = [T[i] for i in range(min(T.shape[0], SINGLE_ROWS))]
-    each = row_times(lambda i: predict(rows[i]), T.shape[0])
-    return ids, {"train_cpu_s": train_s, "rank_cpu_s": rank_s, **each}
+    return Trained(train_s, rank=partial(model.predict, only_topk=K, threads=1), read=read)
 
 
-def napkinxc(folder: Path, T: Any, trees: int) -> tuple[Any, dict[str, float]]:
-    """Train a probabilistic label tree with its defaults; several are an ensemble."""
+def napkinxc(folder: Path) -> Trained:
+    """Train a probabilistic label tree."""
     from napkinxc.models import PLT
 
-    X, Y = (scipy.sparse.load_npz(folder / f"{name}.npz") for name in "XY")
+    X, Y = read_rows(folder)
     begun_s = time.process_time()
-    model = PLT(str(folder / "napkinxc"), threads=1, ensemble=trees if trees > 1 else 0)
+    model = PLT(str(folder / "napkinxc"), threads=1)
     model.fit(X, Y)
     train_s = time.process_time() - begun_s
     model.load()
+    return Trained(train_s, rank=partial(model.predict, top_k=K))
+
+
+def libmultilabel(folder: Path) -> Trained:
+    """Train a linear tree, which scores all labels of a row: few rows are ranked at a time."""
+    from libmultilabel.linear import train_tree
+
+    X, Y = read_rows(folder)
     begun_s = time.process_time()
-    ranked = model.predict(T, top_k=K)
-    rank_s = time.process_time() - begun_s
-    ids = np.full((T.shape[0], K), -1, np.int32)
-    for row, labels in enumerate(ranked):
-        ids[row, : len(labels)] = labels
-    rows = [T[i] for i in range(min(T.shape[0], SINGLE_ROWS))]
-    each = row_times(lambda i: model.predict(rows[i], top_k=K), T.shape[0])
-    return ids, {"train_cpu_s": train_s, "rank_cpu_s": rank_s, **each}
+    model = train_tree(Y, X, "-m 1", verbose=False)
+    train_s = time.process_time() - begun_s
+
+    def rank(T: Any) -> Any:
+        blocks = (T[first : first + 256] for first in range(0, T.shape[0], 256))
+        scores = map(model.predict_values, blocks)
+        return np.concatenate([np.argsort(-each, kind="stable")[:, :K] for each in scores])
+
+    return Trained(train_s, rank)
+
+
+def read_rows(folder: Path) -> list[Any]:
+    return [scipy.sparse.load_npz(folder / f"{name}.npz") for name in "XY"]
 
 
 def row_times(predict: Callable[[int], object], rows: int) -> dict[str, float]:
@@ -123,16 +130,27 @@ TOOLS = {
     "omikuji": (omikuji, "omikuji"),
     "PECOS": (pecos, "libpecos"),
     "napkinXC": (napkinxc, "napkinxc"),
+    "LibMultiLabel": (libmultilabel, "libmultilabel"),
 }
 
 
 def main() -> None:
     """Measure the tool that the command line names."""
     tool, folder = sys.argv[1], Path(sys.argv[2])
-    measure, package = TOOLS[tool]
-    trees = int(sys.argv[3]) if len(sys.argv) > 3 else 0  # as many as is the tool's default
-    ids, found = measure(folder, scipy.sparse.load_npz(folder / "T.npz"), trees)
+    train, package = TOOLS[tool]
+    T = scipy.sparse.load_npz(folder / "T.npz")
+    model = train(folder)
+    rows = model.prepare(T)
+    begun_s = time.process_time()
+    ranked = model.rank(rows)
+    rank_s = time.process_time() - begun_s
+    ids = np.full((T.shape[0], K), -1, np.int32)
+    for row, labels in zip(ids, model.read(ranked), strict=True):
+        row[: len(labels[:K])] = labels[:K]
+    singles = [model.prepare(T[i]) for i in range(min(T.shape[0], SINGLE_ROWS))]
+    each = row_times(lambda i: model.rank(singles[i]), T.shape[0])
     np.save(folder / "ids.npy", ids)
+    found = {"train_cpu_s": model.train_cpu_s, "rank_cpu_s": rank_s, **each}
     (folder / "found.json").write_text(json.dumps({**found, "version": version(package)}))
 
 

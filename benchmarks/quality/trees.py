@@ -1,10 +1,10 @@
-"""Label trees beside omikuji, PECOS and napkinXC: accuracy on the test rows, and processor seconds.
+"""Label trees beside other tools: accuracy on the test rows, and processor seconds.
 
 Each tool trains with one thread; what counts is the processor time from rows in memory (omikuji:
 from text) to the model, so that what else the machine does matters little. All have their default
 settings. Peers are left out unless ``--peers`` names the Python of an environment that has them:
 
-    python -m venv PLACE && PLACE/bin/pip install omikuji libpecos napkinxc
+    python -m venv PLACE && PLACE/bin/pip install omikuji libpecos napkinxc libmultilabel
     python benchmarks/quality/trees.py FOLDER --peers PLACE/bin/python [--sets bibtex,delicious]
         [--generated 200000]
 
@@ -80,7 +80,7 @@ def ours(run_file: str, rows: Rows, trees: int = 0) -> tuple[Any, Found]:
     return ids, {"train_cpu_s": train_s, "rank_cpu_s": rank_s, **each, "mb": nbytes / 1e6}
 
 
-def peer(tool: str, python: str, text: Path, rows: Rows, trees: int = 0) -> tuple[Any, Found]:
+def peer(tool: str, python: str, text: Path, rows: Rows) -> tuple[Any, Found]:
     """Train a peer in its own environment; return the labels ranked and what it took."""
     (train,), (test,) = rows.train, rows.test
     with tempfile.TemporaryDirectory() as name:
@@ -91,7 +91,7 @@ def peer(tool: str, python: str, text: Path, rows: Rows, trees: int = 0) -> tupl
             shutil.copyfileobj(packed, file)
         script = Path(__file__).with_name("tree_peers.py")
         environment = {key: v for key, v in os.environ.items() if key != "PYTHONPATH"}
-        command = [python, str(script), tool, str(folder), str(trees)]
+        command = [python, str(script), tool, str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode:
             raise SystemExit(f"{tool} on {text.name}: {done.stderr[-2000:]}")
@@ -190,7 +190,7 @@ def _write(results: dict[tuple[str, str], Found]) -> None:
     rows = sorted(results.values(), key=place)
     write_result("trees", rows)
     lines = [
-        "# Label trees beside omikuji, PECOS and napkinXC",
+        "# Label trees beside omikuji, PECOS, napkinXC and LibMultiLabel",
         "",
         "Written by `python benchmarks/quality/trees.py`: processor seconds of one thread, from",
         "rows in memory to the model; milliseconds of one row alone by the clock, median and 99th",
