@@ -33,6 +33,20 @@ def scores_csr(ids: Ids, scores: Scores, labels: int) -> scipy.sparse.csr_matrix
     return scipy.sparse.csr_matrix(entries, shape=(ids.shape[0], labels))
 
 
+def chosen_first(is_chosen: Any, ids: Ids, scores: Scores) -> tuple[Ids, Scores]:
+    """Return the chosen ones of ranked labels first; -1 and minus infinity where no more is chosen.
+
+    Examples
+    --------
+    >>> is_chosen = np.array([[False, True]])
+    >>> chosen_first(is_chosen, np.array([[7, 3]]), np.array([[0.75, 0.5]]))
+    (array([[ 3, -1]]), array([[ 0.5, -inf]]))
+    """
+    order = np.argsort(~is_chosen, axis=1, kind="stable")
+    ids, scores = np.where(is_chosen, ids, -1), np.where(is_chosen, scores, -np.inf)
+    return np.take_along_axis(ids, order, axis=1), np.take_along_axis(scores, order, axis=1)
+
+
 def empty_rows(rows: Any) -> int:
     """Return how many rows of a matrix in CSR form hold nothing."""
     return int(np.count_nonzero(np.diff(rows.indptr) == 0))

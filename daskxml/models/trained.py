@@ -28,8 +28,17 @@ from daskxml.models.decisions import Average, Decisions, learn_decisions
 from daskxml.models.kinds import kind_of
 from daskxml.models.network.spec import check_rank
 from daskxml.models.protocol import Ranker
-from daskxml.models.rankings import Ids, Scores, empty_rows, named, scores_csr, unknown_texts
+from daskxml.models.rankings import (
+    Ids,
+    Scores,
+    chosen_first,
+    empty_rows,
+    named,
+    scores_csr,
+    unknown_texts,
+)
 from daskxml.models.store import ModelHeader, read_model, write_model
+from daskxml.models.together import MEASURES, Measure, Together
 
 DROP = 0.065  # of the squares of the weights of trees: half of the weights and more
 _HIGHEST, _OUTSIDE = 1.0 - 2.0**-25, -1000.0  # probability, and logit, of a label of trees
@@ -262,10 +271,57 @@ class Model:
         ids, scores = self._ranked(X, k)
         found = self._calibrated(ids, scores)
         is_chosen = scores > self.bounds(ids, scores) if threshold is None else found > threshold
-        is_chosen &= ids >= 0
-        order = np.argsort(~is_chosen, axis=1, kind="stable")
-        ids, found = np.where(is_chosen, ids, -1), np.where(is_chosen, found, -np.inf)
-        return np.take_along_axis(ids, order, axis=1), np.take_along_axis(found, order, axis=1)
+        return chosen_first(is_chosen & (ids >= 0), ids, found)
+
+    def choose_together(
+        self, X: Any, k: int = 5, *, measure: Measure = "macro-F1", candidates: int = 50,
+        beside: Any = None,
+    ) -> tuple[Ids, Scores]:  # fmt: skip
+        """Choose k labels for each row, so that a measure over all rows is highest.
+
+        Calibrate the model first. How they are chosen is explained in `daskxml.models.together`.
+
+        Parameters
+        ----------
+        X
+            All rows, as for `predict`: which labels a row has depends on the others.
+        k
+            Labels of a row.
+        measure
+            ``"macro-F1"``; ``"macro-recall"``; ``"coverage"``: the share of labels with a hit; or
+            ``"PSP"``: hits by inverse propensity.
+        candidates
+            How many of a row's best labels are looked at; a row takes 13 bytes of memory for each.
+        beside
+            Many rows like those to come: each row of X is then chosen for as one more of them,
+            whatever else X holds. Their labels are not needed.
+
+        Returns
+        -------
+        ids, scores
+            ``(rows, k)`` as of `predict_top_k`; -1 and minus infinity where there are no more.
+
+        Raises
+        ------
+        InputError
+            If X has another number of features or a value that is not finite.
+        ConfigError
+            If ``k`` or ``measure`` is out of range.
+        """
+        if measure not in MEASURES:
+            raise ConfigError(f"measure = {measure!r}: must be one of {', '.join(MEASURES)}")
+        check_rank(k, self.spec.labels)
+        wide = max(k, min(candidates, self.spec.labels))
+        ids, found = self.predict_top_k(X, wide)
+        others = (ids, found) if beside is None else self.predict_top_k(beside, wide)
+        share = (self.label_counts + 1.0) / max(1, self.header.training_rows)
+        constants = self.inverse_propensity if measure == "PSP" else share * len(others[0])
+        together = Together(measure, constants, k)
+        is_chosen = together.choose(*others)
+        if beside is not None:
+            is_chosen = together.choose_alone(ids, found)
+        ids, found = chosen_first(is_chosen, ids, found)
+        return ids[:, :k], found[:, :k]
 
     def bounds(self, ids: Ids, scores: Scores) -> Any:
         """Return the scores, before calibration, above which ranked labels are chosen."""
