@@ -18,7 +18,7 @@ SLACK = 1.01  # so that not every commit has to lower the lines of code
 LIMITS = {
     "rooms": 18,
     "files of the package": 245,
-    "lines of the package": 31_729,
+    "lines of the package": 31_738,
     "benchmark scripts": 31,
     "lines of benchmarks": 5_500,
     "pages": 49,

@@ -225,6 +225,8 @@ _PREDICTION = (
     _takes("--top-k", type=positive, metavar="K", help="labels a row (default: 5)"),
     _flag("--choose", "only labels above their thresholds (see calibrate), at most --top-k a row "
           "if given"),
+    _takes("--measure", choices=("macro-F1", "macro-recall", "PSP", "coverage"),
+           help="--top-k labels a row, chosen for all rows together so that this is highest"),
     _takes("--out", required=True, metavar="FILE",
            help=".npz (scores as SciPy CSR), .csv, .jsonl or .parquet by its suffix, with names of "
            "labels if the model has them; an existing file is replaced; - is JSON lines on stdout"),

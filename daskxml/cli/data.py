@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +44,20 @@ def evaluate(options: Options) -> int:
 
 @_telling
 def predict(options: Options) -> int:
-    """Write the best labels of every row, or those above their thresholds."""
+    """Write the best labels of every row, those above their thresholds, or those best together."""
     if options.scheduler:
         return _predict_on_cluster(options)
     model = Model.load(options.model)
     k = min(options.top_k or TOP_K, model.spec.labels)
     parts = read_rows(model, options.data, needs_labels=False)
-    if options.choose:
+    blocks: Iterable[Block]
+    if options.measure:
+        if options.choose:
+            raise ConfigError("--choose and --measure are two ways to choose labels: give one")
+        rows = concatenate([*parts])
+        found = model.choose_together(rows, k, measure=options.measure)
+        blocks = [Block(*found, unknown_rows(model, rows))]
+    elif options.choose:
         blocks = (
             Block(*model.choose(part, options.top_k), unknown_rows(model, part)) for part in parts
         )
@@ -68,8 +75,8 @@ def predict(options: Options) -> int:
 
 
 def _predict_on_cluster(options: Options) -> int:
-    if options.choose:
-        raise ConfigError("--choose is for one process: leave out --scheduler")
+    if options.choose or options.measure:
+        raise ConfigError("--choose and --measure are for one process: leave out --scheduler")
     given = {"k": options.top_k or TOP_K, "out": options.out, "scheduler": options.scheduler}
     done = daskxml.predict(Model.load(options.model), options.data, **given)
     before = f", {done.kept} of them from before" if done.kept else ""

@@ -1,6 +1,7 @@
 """Labels chosen for rows together: against all choices there are, and of every kind of measure."""
 
 import itertools
+import json
 import math
 
 import numpy as np
@@ -8,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daskxml.cli import main
 from daskxml.core.errors import ConfigError
 from daskxml.data.rows import to_scipy
-from daskxml.data.synthetic import SyntheticSpec, generate
+from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
 from daskxml.metrics.decisions import f1_scores
 from daskxml.models.together import MEASURES, Together
 from harness.small_models import network_and_trees
@@ -133,6 +135,25 @@ def test_rows_beside_others_do_not_depend_on_the_rows_with_them(calibrated):
         np.testing.assert_array_equal(alone[0], ids[row])
         np.testing.assert_array_equal(its[0], scores[row])
     assert (np.diff(scores, axis=1) <= 0).all()
+
+
+def test_the_command_chooses_together(calibrated, tmp_path, capsys):
+    (_, model), *_ = calibrated
+    model.save(tmp_path / "model")
+    rows, file = str(write_xml(tmp_path / "test.txt", ROWS, "test")), tmp_path / "labels.jsonl"
+    command = ["predict", str(tmp_path / "model"), rows, "--out", str(file), "--top-k", "3"]
+    for measure in MEASURES:
+        assert main([*command, "--measure", measure]) == 0
+        found = [json.loads(line)["labels"] for line in file.read_text().splitlines()]
+        ids, _ = model.choose_together(generate(ROWS)[1], 3, measure=measure)
+        assert found == ids.tolist()
+    (tmp_path / "test.txt").write_text("")
+    assert main([*command, "--measure", "PSP"]) == main(command) != 1
+    capsys.readouterr()
+    assert main([*command, "--measure", "PSP", "--choose"]) == 2
+    assert "give one" in capsys.readouterr().err
+    assert main([*command, "--measure", "PSP", "--scheduler", "tcp://127.0.0.1:1"]) == 2
+    assert "leave out --scheduler" in capsys.readouterr().err
 
 
 def test_bad_values_and_no_rows(calibrated):
