@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[1]
 SLACK = 1.01  # so that not every commit has to lower the lines of code
 LIMITS = {
     "rooms": 18,
-    "files of the package": 245,
-    "lines of the package": 31_738,
+    "files of the package": 246,
+    "lines of the package": 31_886,
     "benchmark scripts": 31,
-    "lines of benchmarks": 5_500,
+    "lines of benchmarks": 5_512,
     "pages": 49,
     "run files": 26,
-    "commands": 15,
+    "commands": 16,
     "public names": 20,
 }
 

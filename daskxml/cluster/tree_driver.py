@@ -35,14 +35,8 @@ from daskxml.core.arrays import Array
 from daskxml.core.errors import ClusterError
 from daskxml.data.rows import concatenate
 from daskxml.models.store import ModelHeader, write_model
-from daskxml.models.trees.fitting import (
-    FitSettings,
-    Slot,
-    Tree,
-    TreeFitter,
-    check_any,
-    named_trees,
-)
+from daskxml.models.trees.fitting import FitSettings, Slot, Tree, TreeFitter, check_any
+from daskxml.models.trees.forest import named_trees
 from daskxml.records import checkpoint
 from daskxml.records.checkpoint import read_tree, stored_trees
 from daskxml.session.commands import StopRequest

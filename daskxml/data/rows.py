@@ -420,7 +420,7 @@ def matrix_partition(X: Any, Y: Any, *, first_row: int, shape: tuple[int, int]) 
     return Partition(features, label_csr(Y, rows, shape[1]))
 
 
-def label_csr(Y: Any, rows: int, columns: int) -> Csr:
+def label_csr(Y: Any, rows: int, columns: int | None) -> Csr:
     """Check labels, which are the entries that are not zero.
 
     Parameters
@@ -428,7 +428,7 @@ def label_csr(Y: Any, rows: int, columns: int) -> Csr:
     Y
         ``(rows, columns)``, of a type that ``feature_blocks`` accepts, or a ``Csr``.
     rows, columns
-        The required shape.
+        The required shape; None: any number of columns.
 
     Raises
     ------
@@ -441,8 +441,9 @@ def label_csr(Y: Any, rows: int, columns: int) -> Csr:
     array([1, 0, 1], dtype=int32)
     """
     matrix = _rows_first(Y, "labels")
-    if matrix.shape != (rows, columns):
-        raise InputError(f"Y is {matrix.shape}, but X and the model ask for {(rows, columns)}")
+    wanted = (rows, matrix.shape[1] if columns is None else columns)
+    if matrix.shape != wanted:
+        raise InputError(f"Y is {matrix.shape}, but X and the model ask for {wanted}")
     try:
         return from_scipy(matrix, ones=True)
     except InputError as error:

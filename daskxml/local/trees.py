@@ -24,8 +24,8 @@ from daskxml.local.driver import Arrival, Change, Freeze, Script
 from daskxml.local.rows import Rows
 from daskxml.local.run import NAME, LocalRun
 from daskxml.models.trained import Model
-from daskxml.models.trees.fitting import FitSettings, Slot, TreeFitter, check_any, named_trees
-from daskxml.models.trees.forest import ARRAYS, count_trees
+from daskxml.models.trees.fitting import FitSettings, Slot, TreeFitter, check_any
+from daskxml.models.trees.forest import named_trees, split_trees
 from daskxml.models.trees.spec import TreeSpec
 from daskxml.records.checkpoint import read_tree, store_tree, stored_trees
 from daskxml.session.task_pool import PIECE, Task, TaskPool
@@ -248,5 +248,4 @@ def trees_before(start: Model, spec: TreeSpec) -> list[dict[str, Any]]:
         if had != has:
             problem = f"the model to start from has {name} = {had!r}, not {has!r}"
             raise ModelError(f"{problem}: label trees are added to those alike; fit them all again")
-    trees, arrays = range(count_trees(start.parameters)), start.parameters
-    return [{name: arrays[f"tree{tree}.{name}"] for name in ARRAYS} for tree in trees]
+    return split_trees(start.parameters)

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
-from daskxml.core.arrays import Array, Csr, Segment
-from daskxml.core.errors import ConfigError
+from daskxml.core.arrays import Array, Csr, Partition, Segment
+from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.fields import bounded, check_ranges
 from daskxml.kernels import Kernels
 
@@ -167,6 +167,27 @@ class ModelKind(Protocol[AnySpec]):
         self, spec: AnySpec, arrays: Arrays, bits: int, drop: float
     ) -> tuple[AnySpec, dict[str, Any]]:
         """Return the description and the arrays of a smaller model; see `Model.compress`."""
+
+    def extended(
+        self, spec: AnySpec, arrays: Arrays, part: Partition, counts: Array, kernels: Kernels
+    ) -> tuple[AnySpec, dict[str, Any]]:
+        """Return the description and the arrays with labels that came later; see `Model.extend`.
+
+        Parameters
+        ----------
+        spec, arrays
+            Of the model without them.
+        part, counts
+            Scaled rows with labels old and new, and how many training rows each has.
+        kernels
+            Of the CPU.
+
+        Raises
+        ------
+        ModelError
+            If this kind takes none.
+        """
+        raise ModelError(f"{self.title} take no new labels: train a model of all labels")
 
     def explain(
         self, spec: AnySpec, arrays: Arrays, row: Csr, label: int, *, probability: bool = False

@@ -17,9 +17,13 @@ BLOCK_BYTES = 16 << 20
 
 
 def read_rows(
-    model: Model, paths: Sequence[str], *, needs_labels: bool = True
-) -> Iterator[Partition]:
+    model: Model, paths: Sequence[str], *, needs_labels: bool = True,
+    new_names: Sequence[str] | None = None,
+) -> Iterator[Partition]:  # fmt: skip
     """Yield the rows of files block by block, with as many columns as the model has.
+
+    Where ``new_names`` are given, be they none, labels may be new: these have the names, and the
+    ids behind the model's.
 
     Ids count from the base of the model's training files; in files with a header, from 0. Names in
     tables are those of the model. Documents become rows by the model's vectorizer: a column of
@@ -31,26 +35,29 @@ def read_rows(
         If a file cannot be read, is malformed, or has ids or a header that do not fit the model.
     """
     for block in plan_files(paths, BLOCK_BYTES):
-        yield from read_block_rows(model, block, needs_labels=needs_labels)
+        yield from read_block_rows(model, block, needs_labels=needs_labels, new_names=new_names)
 
 
-def read_block_rows(model: Model, block: Block, *, needs_labels: bool) -> Iterator[Partition]:
+def read_block_rows(
+    model: Model, block: Block, *, needs_labels: bool, new_names: Sequence[str] | None = None
+) -> Iterator[Partition]:
     """Yield the rows of a block of a file; see `read_rows`."""
-    dialect = replace(_dialect(model, block.path), needs_labels=needs_labels)
+    dialect = replace(_dialect(model, block.path, new_names), needs_labels=needs_labels)
     for parsed in read_pieces(block, dialect):
         yield parsed.partition
 
 
-def _dialect(model: Model, path: str) -> Dialect:
+def _dialect(model: Model, path: str, new_names: Sequence[str] | None) -> Dialect:
     """Return how the ids of a file are counted."""
     spec, stored = model.spec, model.header
     column = "" if stored.vectorizer is None else stored.vectorizer.settings.column
+    names = (*stored.label_names, *(new_names or ()))
     known = Dialect(
         features=spec.features,
-        labels=spec.labels,
+        labels=spec.labels if new_names is None else len(names) or None,
         label_base=stored.label_base,
         feature_names=stored.feature_names,
-        label_names=stored.label_names,
+        label_names=names,
         text_column=column,
         vectorizer=stored.vectorizer,
     )
@@ -58,7 +65,7 @@ def _dialect(model: Model, path: str) -> Dialect:
     if header is None:
         return replace(known, feature_base=stored.feature_base)
     found = (header.features or spec.features, header.labels or spec.labels)
-    if found != (spec.features, spec.labels):
+    if found != (spec.features, spec.labels if new_names is None else found[1]):
         problem = (
             f"its header has {found[0]} features and {found[1]} labels, the model has "
             f"{spec.features} and {spec.labels}; give rows of the data set it was trained on"

@@ -19,7 +19,7 @@ import scipy.sparse
 from daskxml.core.arrays import Csr, Partition, Segment
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.core.hardware import usable_cores
-from daskxml.data.rows import feature_blocks, label_csr, unit_rows
+from daskxml.data.rows import concatenate_csr, feature_blocks, label_csr, unit_rows
 from daskxml.data.text import check_texts
 from daskxml.kernels import get_kernels
 from daskxml.kernels.operands import BITS
@@ -37,7 +37,7 @@ from daskxml.models.rankings import (
     scores_csr,
     unknown_texts,
 )
-from daskxml.models.store import ModelHeader, read_model, write_model
+from daskxml.models.store import ModelHeader, check_names, read_model, write_model
 from daskxml.models.together import MEASURES, Measure, Together
 
 DROP = 0.065  # of the squares of the weights of trees: half of the weights and more
@@ -393,6 +393,73 @@ class Model:
         truth = label_csr(Y, ids.shape[0], self.spec.labels)
         bounds = plain.bounds(ids, scores)
         return self.with_decisions(learn_decisions(ids, scores, truth, bounds, f1))
+
+    def extend(self, X: Any, Y: Any = None, names: Sequence[str] | None = None) -> Model:
+        """Return a model of label trees with new labels, which is not trained anew.
+
+        Each new label goes to the leaves that it resembles, and its scores alone are fitted. What
+        old labels score stays the same bit for bit, so a row's old labels keep their order and
+        their probabilities. `daskxml.models.trees.extending` says how; what it is worth beside
+        training anew is measured in the documents of label trees.
+
+        Parameters
+        ----------
+        X
+            Rows of the new labels, as for `evaluate`. Others are of use as well: they show what the
+            new labels do not belong to.
+        Y
+            ``(rows, old + new labels)``: the model's labels, and behind them the new ones.
+        names
+            One for each new label, if the model has names of labels.
+
+        Returns
+        -------
+        Model
+            It is saved, loaded and used like any other. Its `label_counts` of the new labels are
+            those of Y. A calibration is kept; it knows nothing of the new labels.
+
+        Raises
+        ------
+        InputError
+            If X or Y does not match the model, or a new label has no row.
+        ConfigError
+            If a name is missing, superfluous, or known already.
+        ModelError
+            If it is no model of label trees.
+
+        Examples
+        --------
+        >>> import daskxml
+        >>> from daskxml.api.in_process import train_here
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.random((90, 9))
+        >>> Y = X > 0.7
+        >>> rows = daskxml.Matrices(X, Y[:, :7])
+        >>> model = train_here("tree", train=rows, overrides=["training.epochs=1"]).model
+        >>> more = model.extend(X, Y)
+        >>> model.spec.labels, more.spec.labels
+        (7, 9)
+        """
+        old, known = self.spec.labels, self.header.label_names
+        blocks = feature_blocks(X, self.spec.features)
+        features = [self._segment(block).partition.features for block in blocks]
+        labels = label_csr(_labels_of(X, Y), sum(block.rows for block in features), None)
+        if labels.columns <= old:
+            raise InputError(
+                f"no label is new: the columns of Y are {labels.columns:,}, the model's labels "
+                f"{old:,}; give a column for each of these, and behind them for each new one"
+            )
+        check_names("label", all_names := (*known, *(names or ())), labels.columns)
+        found = np.bincount(labels.indices, minlength=labels.columns)[old:]
+        if not found.all():
+            label = old + int(np.argmin(found))
+            raise InputError(f"new label {label} has no row: give some, or leave out its column")
+        weights = X.weights if isinstance(X, Partition) else None
+        part = Partition(concatenate_csr(features), labels, weights)
+        given = part, np.concatenate([self.label_counts, found]), get_kernels("cpu", self.threads)
+        spec, arrays = kind_of(self.spec).extended(self.spec, self.parameters, *given)
+        header = replace(self.header, spec=spec, label_names=all_names)
+        return Model(header, arrays, given[1], threads=self.threads)
 
     def compress(self, *, bits: int = 16, drop: float = DROP) -> Model:
         """Return a smaller model that ranks nearly the same labels.

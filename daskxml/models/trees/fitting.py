@@ -27,7 +27,7 @@ from daskxml.kernels import Kernels, get_kernels
 from daskxml.kernels.operands import FittedBlock
 from daskxml.metrics import MetricSums, frequency_groups, metric_sums, propensities
 from daskxml.models.trees.clustering import order_of_tree
-from daskxml.models.trees.forest import Forest, assemble_tree, tree_problem
+from daskxml.models.trees.forest import Forest, assemble_tree, named_trees, tree_problem
 from daskxml.models.trees.nodes import (
     NodeBlock,
     Packed,
@@ -220,13 +220,6 @@ def put_together(plan: TreePlan, pieces: Sequence[Packed]) -> dict[str, Array]:
     for planned, packed in zip(plan.pieces, pieces, strict=True):
         blocks += zip(planned.blocks, unpack_blocks(packed), strict=True)
     return assemble_tree(plan.order, blocks)
-
-
-def named_trees(trees: Sequence[Tree]) -> dict[str, Array]:
-    """Return the arrays of trees as a model stores them: ``tree0.order`` and so on."""
-    return {
-        f"tree{n}.{name}": array for n, tree in enumerate(trees) for name, array in tree.items()
-    }
 
 
 def stored_row(settings: FitSettings, stored: tuple[Tree, dict[str, Any]]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from daskxml.core.arrays import Array, Csr, Segment
 from daskxml.kernels import Kernels
 from daskxml.kernels.operands import FittedBlock, TreeArrays, TreeWeights
 from daskxml.models.rankings import candidates
-from daskxml.models.trees.nodes import NodeBlock, join_blocks, powered
+from daskxml.models.trees.nodes import NodeBlock, join_blocks, powered, unpack_blocks, whole_nodes
 from daskxml.models.trees.spec import TreeShape, TreeSpec
 
 ARRAYS = {  # of a tree, with their dtypes
@@ -27,6 +27,7 @@ ARRAYS = {  # of a tree, with their dtypes
     "children": "uint16",
     "weights": "float32",
 }
+LEAF_STARTS = "leaf_starts"  # int64, of a tree with labels that came later: see `TreeShape.of`
 DROPS = (0.3, 0.2, 0.15, 0.1, 0.065, 0.04, 0.02, 0.01)  # that are tried
 _RANKS = (1, 3, 5)
 
@@ -50,8 +51,27 @@ def assemble_tree(
     }
 
 
+def take_apart(shape: TreeShape, tree: Mapping[str, Array]) -> list[tuple[NodeBlock, FittedBlock]]:
+    """Return a tree's nodes, of which `assemble_tree` makes the same tree; nothing is copied."""
+    nodes, starts = whole_nodes(shape), tree["chunk_starts"]
+    chunks, weights = np.diff(tree["node_starts"]), np.diff(starts[tree["node_starts"]])
+    lengths = np.array([[node.stop for node in nodes], chunks, chunks, weights, weights])
+    counts = np.diff(starts).astype(np.int32)
+    fields = tree["bias"], tree["features"], counts, tree["children"], tree["weights"]
+    return list(zip(nodes, unpack_blocks((lengths, *fields)), strict=True))
+
+
 def _starts(counts: Array) -> Array:
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+
+def tree_operand(shape: TreeShape, tree: Mapping[str, Array]) -> TreeArrays:
+    """Return a tree as kernels take it, or its upper levels alone where the shape has no more."""
+    widths = [np.diff(shape.child_starts(level)) for level in range(shape.levels)]
+    child_starts = 1 + _starts(np.concatenate(widths))
+    arrays = {name: tree[name] for name in ARRAYS if name != "order"}
+    arrays["node_starts"] = arrays["node_starts"][: child_starts.shape[0]]
+    return TreeArrays(levels=shape.levels, child_starts=child_starts, **arrays)
 
 
 class Forest:
@@ -70,17 +90,13 @@ class Forest:
     def __init__(self, spec: TreeSpec, parameters: Mapping[str, Array], kernels: Kernels) -> None:
         self.spec, self._kernels = spec, kernels
         self._trees: list[tuple[Array, TreeWeights]] = []  # with the order of the labels
-        for tree in range(count_trees(parameters)):
-            self.add({name: parameters[f"tree{tree}.{name}"] for name in ARRAYS})
+        for tree in split_trees(parameters):
+            self.add(tree)
 
     def add(self, tree: Mapping[str, Array]) -> None:
         """Add a tree, by the names of `ARRAYS`."""
-        shape = TreeShape.of(self.spec)
-        starts = [shape.child_starts(level) for level in range(shape.levels)]
-        child_starts = 1 + _starts(np.concatenate([np.diff(of_level) for of_level in starts]))
-        arrays = {name: array for name, array in tree.items() if name != "order"}
-        packed = TreeArrays(levels=shape.levels, child_starts=child_starts, **arrays)
-        self._trees.append((tree["order"], self._kernels.tree_weights(packed)))
+        shape = TreeShape.of(self.spec, tree.get(LEAF_STARTS))
+        self._trees.append((tree["order"], self._kernels.tree_weights(tree_operand(shape, tree))))
 
     def __len__(self) -> int:
         return len(self._trees)
@@ -148,6 +164,22 @@ def count_trees(parameters: Mapping[str, Array]) -> int:
     return sum(name.endswith(".order") for name in parameters)
 
 
+def split_trees(parameters: Mapping[str, Array]) -> list[dict[str, Array]]:
+    """Return the arrays of each tree, by the names of `ARRAYS` and perhaps `LEAF_STARTS`."""
+    trees = (f"tree{tree}." for tree in range(count_trees(parameters)))
+    return [
+        {name[len(tree) :]: array for name, array in parameters.items() if name.startswith(tree)}
+        for tree in trees
+    ]
+
+
+def named_trees(trees: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Return the arrays of trees as a model stores them: ``tree0.order`` and so on."""
+    return {
+        f"tree{n}.{name}": array for n, tree in enumerate(trees) for name, array in tree.items()
+    }
+
+
 def tree_problem(spec: TreeSpec, arrays: Mapping[str, Array]) -> str:
     """Return what is wrong with the arrays of trees, "" if nothing is: kernels trust them.
 
@@ -161,25 +193,31 @@ def tree_problem(spec: TreeSpec, arrays: Mapping[str, Array]) -> str:
     found = {name for name in arrays if name.startswith("tree")}
     if not trees:
         return "there is no tree"
+    found -= {f"tree{tree}.{LEAF_STARTS}" for tree in range(trees)}
     if names != found:
         return f"arrays {sorted(names ^ found)} are missing or too many"
-    shape = TreeShape.of(spec)
-    widths = np.concatenate([np.diff(shape.child_starts(n)) for n in range(shape.levels)])
-    for tree in range(trees):
-        own = {name: arrays[f"tree{tree}.{name}"] for name in ARRAYS}
-        for name, dtype in ARRAYS.items():
-            if len(own[name].shape) != 1 or own[name].dtype != dtype:
+    for tree, own in enumerate(split_trees(arrays)):
+        for name, array in own.items():
+            dtype = ARRAYS.get(name, "int64")
+            if len(array.shape) != 1 or array.dtype != dtype:
                 return f"array tree{tree}.{name} is not one row of {dtype}"
-        if not _is_consistent(spec, widths, **own):
+        if not _is_consistent(spec, **own):
             return f"the arrays of tree {tree} contradict each other"
     return ""
 
 
 def _is_consistent(
-    spec: TreeSpec, widths: Array, order: Array, bias: Array, node_starts: Array, features: Array,
-    chunk_starts: Array, children: Array, weights: Array,
+    spec: TreeSpec, order: Array, bias: Array, node_starts: Array, features: Array,
+    chunk_starts: Array, children: Array, weights: Array, leaf_starts: Array | None = None,
 ) -> bool:  # fmt: skip
     """Whether every index of a tree's arrays is within its bounds."""
+    starts = np.array([0, spec.labels]) if leaf_starts is None else leaf_starts
+    parents = starts.shape[0] - 1
+    is_power = parents > 0 and not parents & (parents - 1)
+    if not is_power or not _are_starts(starts, parents, spec.labels) or not np.diff(starts).all():
+        return False
+    shape = TreeShape.of(spec, leaf_starts)
+    widths = np.concatenate([np.diff(shape.child_starts(n)) for n in range(shape.levels)])
     if not (
         _are_starts(node_starts, widths.shape[0], features.shape[0])
         and _are_starts(chunk_starts, features.shape[0], weights.shape[0])

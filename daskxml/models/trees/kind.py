@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from daskxml.core.arrays import Array, Csr
+from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.kernels import Kernels
 from daskxml.models.protocol import Arrays, Limit, Ranker, TrainedKind
-from daskxml.models.trees.spec import TreeShape, TreeSpec
+from daskxml.models.trees.spec import AUTO, TreeShape, TreeSpec
 
 
 class Trees(TrainedKind[TreeSpec]):
@@ -45,7 +45,9 @@ class Trees(TrainedKind[TreeSpec]):
 
     def describe(self, spec: TreeSpec, arrays: Arrays) -> str:
         """Return how many trees there are."""
-        trees = len(list(_trees(arrays)))
+        from daskxml.models.trees.forest import count_trees
+
+        trees = count_trees(arrays)
         return f"{spec.features} -> {spec.labels}, {trees} label tree{'s' * (trees > 1)}"
 
     def smaller(
@@ -57,6 +59,19 @@ class Trees(TrainedKind[TreeSpec]):
         smallest = smallest_kept(arrays, drop)
         return replace(spec, smallest_weight=smallest), pruned(arrays, smallest)
 
+    def extended(
+        self, spec: TreeSpec, arrays: Arrays, part: Partition, counts: Array, kernels: Kernels
+    ) -> tuple[TreeSpec, dict[str, Any]]:
+        """Put the new labels to leaves that they resemble."""
+        from daskxml.models.trees.extending import extend_tree
+        from daskxml.models.trees.forest import named_trees, split_trees
+        from daskxml.models.trees.search import COSTS, FIRST
+
+        cost = COSTS[FIRST] if spec.cost == AUTO else spec.cost  # of versions that stored none
+        wider, trees = replace(spec, labels=part.labels.columns, cost=cost), split_trees(arrays)
+        given = {"part": part, "counts": counts, "kernels": kernels}
+        return wider, named_trees([extend_tree(wider, *each, **given) for each in enumerate(trees)])
+
     def explain(
         self, spec: TreeSpec, arrays: Arrays, row: Csr, label: int, *, probability: bool = False
     ) -> Array:
@@ -64,10 +79,11 @@ class Trees(TrainedKind[TreeSpec]):
 
         They add up to it, less that of an empty row, whether or not a beam holds the label.
         """
+        from daskxml.models.trees.forest import split_trees
         from daskxml.models.trees.nodes import powered
 
         trees = []
-        for tree, own in enumerate(_trees(arrays)):
+        for tree, own in enumerate(split_trees(arrays)):
             values = np.asarray(powered(row, spec.power_of(tree)).data, np.float64)
             path = label_path(spec, own, label)
             trees.append(path_contributions(path, row.indices, values)[0])
@@ -77,7 +93,9 @@ class Trees(TrainedKind[TreeSpec]):
         self, spec: TreeSpec, arrays: Arrays, label: int, *, probability: bool = False
     ) -> Array:
         """Return what each feature alone adds to the probability."""
-        paths = (label_path(spec, own, label) for own in _trees(arrays))
+        from daskxml.models.trees.forest import split_trees
+
+        paths = (label_path(spec, own, label) for own in split_trees(arrays))
         return np.asarray(np.mean([path_strengths(path, spec.features) for path in paths], axis=0))
 
     def limits(self, config: Any) -> Iterator[Limit]:
@@ -102,14 +120,6 @@ class Trees(TrainedKind[TreeSpec]):
         return f"{row['epoch']:.0f} trees"
 
 
-def _trees(arrays: Arrays) -> Iterator[dict[str, Array]]:
-    """Yield the arrays of each tree by the names of `ARRAYS`."""
-    from daskxml.models.trees.forest import ARRAYS, count_trees
-
-    for tree in range(count_trees(arrays)):
-        yield {name: arrays[f"tree{tree}.{name}"] for name in ARRAYS}
-
-
 @dataclass(frozen=True)
 class Step:
     """One node's score for the child on a path.
@@ -132,7 +142,7 @@ def label_path(spec: TreeSpec, arrays: Mapping[str, Array], label: int) -> list[
 
     ``arrays`` are those of one tree, by the names of `daskxml.models.trees.forest.ARRAYS`.
     """
-    shape = TreeShape.of(spec)
+    shape = TreeShape.of(spec, arrays.get("leaf_starts"))
     position = int(np.flatnonzero(arrays["order"] == label)[0])
     nodes_above, children_above, steps = 0, 0, []
     for level in range(shape.levels):

@@ -84,23 +84,27 @@ class TreeRows:
             sums = np.cumsum(part.weights[self._rows], dtype=np.float64)
             self._before = np.concatenate([[0.0], sums])[self._starts]
 
-    def problem(self, spec: TreeSpec, shape: TreeShape, block: NodeBlock, key: int) -> NodeProblem:
-        """Return what the children of a block are fitted to; ``key`` gives the order of rows."""
+    def problem(
+        self, spec: TreeSpec, shape: TreeShape, block: NodeBlock, key: int,
+        others: Sequence[int] | Array = (),
+    ) -> NodeProblem:  # fmt: skip
+        """Return what the children of a block are fitted to; ``key`` gives the order of rows.
+
+        ``others`` are rows that have perhaps no label below the node, and are to count as well.
+        """
         from scipy.sparse import csr_matrix
 
         low, high = shape.bounds[block.level][block.node : block.node + 2]
         first, end = shape.child_starts(block.level)[block.node : block.node + 2]
         of_node = shape.bounds[block.level + 1][first : end + 1]
         bounds = of_node[block.start : block.stop + 1]
-        offset = self._starts[low]
-        rows, numbers = np.unique(self._rows[offset : self._starts[high]], return_inverse=True)
-        start, stop = self._starts[bounds[0]] - offset, self._starts[bounds[-1]] - offset
+        of_labels = self._rows[self._starts[low] : self._starts[high]]
+        rows = np.unique(np.concatenate([of_labels, np.asarray(others, of_labels.dtype)]))
+        own = self._rows[self._starts[bounds[0]] : self._starts[bounds[-1]]]
         lengths = np.diff(self._starts[bounds])
         columns = np.repeat(np.arange(bounds.shape[0] - 1), lengths)
-        ones = np.ones(stop - start, np.float32)
-        matrix = csr_matrix(
-            (ones, (numbers[start:stop], columns)), shape=(rows.shape[0], bounds.shape[0] - 1)
-        )
+        ones, numbers = np.ones(own.shape[0], np.float32), np.searchsorted(rows, own)
+        matrix = csr_matrix((ones, (numbers, columns)), shape=(rows.shape[0], bounds.shape[0] - 1))
         return NodeProblem(
             rows=rows.astype(np.int64),
             children=from_scipy(matrix, ones=True),

@@ -1,8 +1,8 @@
-"""The description of label trees, and the shape that follows from the number of labels alone.
+"""The description of label trees, and their shape, which follows from the number of labels.
 
 A level of a balanced tree has nodes; a node's children are the nodes of the next level, of the last
 one labels. The labels of a tree are in an order of its own, in which every node's are consecutive:
-so a node is a range of positions.
+so a node is a range of positions. Labels that came later make some of the leaves' parents wider.
 """
 
 from __future__ import annotations
@@ -104,7 +104,10 @@ class TreeSpec(Spec):
     def level_bits(self) -> tuple[int, ...]:
         """Logarithm of the children of a node, by level; the leaves' parents are not among them."""
         parents = -(-self.labels // self.leaf_labels)
-        bits = min((parents - 1).bit_length(), self.labels.bit_length() - 1)
+        return self.cut_bits(min((parents - 1).bit_length(), self.labels.bit_length() - 1))
+
+    def cut_bits(self, bits: int) -> tuple[int, ...]:
+        """Return `level_bits` of a tree with ``1 << bits`` parents of leaves."""
         levels = -(-bits // (self.branching.bit_length() - 1))
         return tuple(bits // levels + (level < bits % levels) for level in range(levels))
 
@@ -141,15 +144,23 @@ class TreeShape:
     bounds: tuple[Array, ...]
 
     @classmethod
-    def of(cls, spec: TreeSpec) -> TreeShape:
-        """Return the shape of trees over so many labels."""
-        bounds = [np.array([0, spec.labels], np.int64)]
-        for bits in spec.level_bits:
-            cut = bounds[-1]
-            for _ in range(bits):
-                cut = halved(cut)
-            bounds.append(cut)
-        return cls((*bounds, np.arange(spec.labels + 1)))
+    def of(cls, spec: TreeSpec, leaf_starts: Array | None = None) -> TreeShape:
+        """Return the shape of trees over so many labels.
+
+        Parameters
+        ----------
+        spec
+            Labels, and the most children of nodes.
+        leaf_starts
+            Of a tree with labels that came later: ``bounds[-2]``, for a power of two of nodes.
+        """
+        if leaf_starts is None:
+            leaf_starts = np.array([0, spec.labels], np.int64)
+            for _ in range(sum(spec.level_bits)):
+                leaf_starts = halved(leaf_starts)
+        bits = spec.cut_bits((leaf_starts.shape[0] - 1).bit_length() - 1)
+        below = [sum(bits[level:]) for level in range(len(bits) + 1)]
+        return cls((*(leaf_starts[:: 1 << each] for each in below), np.arange(spec.labels + 1)))
 
     @property
     def levels(self) -> int:
