@@ -372,6 +372,7 @@ class Membership(Admission):
             pool_threads=worker.device.pool_threads,
             host=worker.host,
             model_host=self.group.model_host,
+            process=worker.info.process,
         )
         return WorkerSettings.of(self.config, facts, slot)
 

@@ -328,4 +328,4 @@ class RunSchedulerPlugin(SchedulerPlugin):
 
 def _info(state: WorkerState) -> WorkerInfo:
     device = device_of(state.resources)
-    return WorkerInfo(str(state.name), state.address, device, state.nthreads)
+    return WorkerInfo(str(state.name), state.address, device, state.nthreads, state.server_id)

@@ -173,12 +173,13 @@ def explain_import(error: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """A worker of the cluster: its name and address, whether it is a pool, and Dask's threads."""
+    """A worker of the cluster: its name, address, device, threads, and Dask's id of its process."""
 
     name: str
     address: str
     device: WorkerDevice = field(default_factory=WorkerDevice)
     threads: int = 1
+    process: str = ""
 
     @property
     def host(self) -> str:

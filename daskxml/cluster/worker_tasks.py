@@ -63,7 +63,15 @@ def create_worker(
     tuple
         Its speed in rows a second, its memory plan in words, its budget for logits, and the handle
         of the shared model here, if others can open it.
+
+    Raises
+    ------
+    ClusterError
+        If the process that was asked is lost: Dask lets the next one at its address answer. That
+        may not take part, or is asked as well.
     """
+    if settings.slot.process != get_worker().id:
+        raise ClusterError("the process that was to take part is lost")
     plugin = worker_plugin()
     removals = plugin.removals[run]
     limit = get_worker().memory_manager.memory_limit or 0

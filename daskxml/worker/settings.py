@@ -73,6 +73,8 @@ class WorkerSlot:
         there and push their changes.
     memory_bytes
         What the worker's process may take in all; 0: as much as the machine has.
+    process
+        Dask's id of that process: another one may come to its address.
     """
 
     device: str = "cpu"
@@ -81,6 +83,7 @@ class WorkerSlot:
     host: str = ""
     model_host: str = ""
     memory_bytes: int = 0
+    process: str = ""
 
     @property
     def kernel_threads(self) -> int:

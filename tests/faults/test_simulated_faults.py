@@ -219,6 +219,16 @@ COMES_AS_FORGOTTEN = Case(
 )  # fmt: skip
 
 
+CREATED_FOR_ANOTHER = Case(
+    160604, "adaptive-sgd", False, False, workers=4, epochs=3, checkpoint_every=2, transport="tcp",
+    pools=1,
+    faults=(
+        fault("kill here", "", at=29, returns_s=0.0),  # it is being created
+        fault("interrupt", "", at=29, lag=2),
+    ),
+)  # fmt: skip
+
+
 BOTH_LAUNCH = Case(
     147954, "static", False, True, workers=1, epochs=2, checkpoint_every=3, transport="tcp",
     pools=1,
@@ -448,6 +458,7 @@ def test_a_worker_that_is_alone_in_a_merge_is_waited_for() -> None:
         ("two users who resume at once both start", BOTH_RESUME),
         ("a detached run is resumed while it is under way", BOTH_LAUNCH),
         ("a run that is being forgotten does not see who comes", COMES_AS_FORGOTTEN),
+        ("a worker is created by the next process at an address", CREATED_FOR_ANOTHER),
         ("a task that was given up writes beside one of the next run", STILL_WRITES),
         (
             "a run is forgotten while a worker writes its files",

@@ -213,6 +213,7 @@ class Worker(Process):
     ) -> None:
         super().__init__(name)
         self.cluster, self.address, self.rows_per_s = cluster, address, rows_per_s
+        self.id = f"Worker-{len(cluster.everyone)}"
         self.info = WorkerInfo(name, address, WorkerDevice(pool_threads))
         self.files = Files()
         self.handlers: dict[str, Any] = {}
@@ -319,7 +320,7 @@ class WorkerState:
 
     def __init__(self, worker: Worker, resources: dict[str, float]) -> None:
         self._worker, self.resources = worker, resources
-        self.name, self.address = worker.info.name, worker.address
+        self.name, self.address, self.server_id = worker.info.name, worker.address, worker.id
         self._heard_s = time.time()
 
     @property
