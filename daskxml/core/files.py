@@ -74,8 +74,10 @@ def replace_durably(source: Path, target: Path) -> None:
 def unwritten(path: Path, error: OSError) -> ModelError:
     """Return the error of a file that cannot be written; what was there is unchanged."""
     is_there, reason = path.parent.is_dir(), error.strerror or error
-    hint = "free space, or choose another one" if is_there else "somebody has removed it"
-    return ModelError(f"{path}: cannot be written to its directory ({reason}): {hint}")
+    hint = "its directory has been removed"
+    if is_there:
+        hint = "what was there is unchanged: free space, or choose another directory"
+    return ModelError(f"{path}: cannot be written ({reason}); {hint}")
 
 
 def flush(path: Path) -> None:

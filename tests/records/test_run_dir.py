@@ -36,7 +36,7 @@ def test_a_directory_that_is_removed_under_its_run_is_no_full_disk(tmp_path: Pat
         place.begin(CONFIG)
         place.append({"megabatch": 1})
         shutil.rmtree(tmp_path / "run")
-        with pytest.raises(ModelError, match=r"history.jsonl: .*: somebody has removed it"):
+        with pytest.raises(ModelError, match=r"history.jsonl: .*; its directory has been removed"):
             place.append({"megabatch": 2})
 
 
