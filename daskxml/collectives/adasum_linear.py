@@ -89,7 +89,7 @@ def adasum_linear(
 
     Examples
     --------
-    >>> from daskxml.collectives.messages import run_together
+    >>> from daskxml.local.clock import run_together
     >>> from daskxml.kernels import get_kernels
     >>> x = np.ones((3, 2), "f4")
     >>> run_together([adasum_linear(r, 3, x[r], [("all", 0, 2)], get_kernels("cpu", 1))

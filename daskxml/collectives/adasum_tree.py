@@ -88,7 +88,7 @@ def adasum_tree(
 
     Examples
     --------
-    >>> from daskxml.collectives.messages import run_together
+    >>> from daskxml.local.clock import run_together
     >>> from daskxml.kernels import get_kernels
     >>> x = np.array([[1, 0, 2, 2], [0, 1, 2, 2]], "f4")
     >>> layers = [("a", 0, 2), ("b", 2, 4)]

@@ -99,7 +99,7 @@ def all_gather(rank: int, group: Sequence[int], own: Array) -> Program[list[Arra
 
     Examples
     --------
-    >>> from daskxml.collectives.messages import run_together
+    >>> from daskxml.local.clock import run_together
     >>> run_together([all_gather(rank, (0, 1), np.full(1, rank + 5.0)) for rank in (0, 1)])
     [[array([5.]), array([6.])], [array([5.]), array([6.])]]
     """
@@ -126,7 +126,7 @@ def broadcast(rank: int, source: int, targets: Sequence[int], x: Array) -> Progr
 
     Examples
     --------
-    >>> from daskxml.collectives.messages import run_together
+    >>> from daskxml.local.clock import run_together
     >>> x = np.array([[1, 2], [0, 0]])
     >>> _ = run_together([broadcast(rank, 0, [1], x[rank]) for rank in (0, 1)])
     >>> x[1]

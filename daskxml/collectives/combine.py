@@ -137,7 +137,7 @@ def combine_changes(
     Examples
     --------
     >>> import numpy as np
-    >>> from daskxml.collectives.messages import run_together
+    >>> from daskxml.local.clock import run_together
     >>> from daskxml.kernels import get_kernels
     >>> x = np.array([[1, 1], [3, 3]], "f4")
     >>> run_together([combine_changes(r, ["here"] * 2, x[r], [0.5, 0.5], [("all", 0, 2)],
@@ -192,7 +192,7 @@ def hierarchical(
     Examples
     --------
     >>> import numpy as np
-    >>> from daskxml.collectives.messages import run_together
+    >>> from daskxml.local.clock import run_together
     >>> from daskxml.kernels import get_kernels
     >>> x = np.array([[1, 0], [3, 0], [0, 5]], "f4")
     >>> run_together([hierarchical(r, ["here", "here", "there"], x[r], [("layer", 0, 2)],

@@ -75,7 +75,7 @@ def all_reduce(
     Examples
     --------
     >>> import numpy as np
-    >>> from daskxml.collectives.messages import run_together
+    >>> from daskxml.local.clock import run_together
     >>> from daskxml.kernels import get_kernels
     >>> terms = [np.ones(3, "f4"), np.full(3, 3, "f4")]
     >>> outs = [np.empty(3, "f4"), np.empty(3, "f4")]

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from daskxml.collectives.messages import Flush, Receive, ReceiveAny, Send, Worked, run_together
+from daskxml.collectives.messages import Flush, Receive, ReceiveAny, Send, Worked
+from harness.together import run_together
 
 
 def test_messages_keep_their_order_and_their_contents():

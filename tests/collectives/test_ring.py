@@ -3,11 +3,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskxml.collectives.messages import run_together
 from daskxml.collectives.ring import all_reduce, partition_bounds
 from daskxml.kernels import get_kernels
 from harness.naive_kernels import NaiveKernels
 from harness.naive_merge import adding_order, merge_weighted
+from harness.together import run_together
 from harness.vectors import combine_all, random_vectors, seeds, watched
 
 GAMMA = 0.9

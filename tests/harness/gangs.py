@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from daskxml.collectives.combine import CombineConfig
-from daskxml.collectives.messages import run_together
 from daskxml.data.rows import label_counts
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.models.network.spec import ModelSpec
@@ -14,6 +13,7 @@ from daskxml.session.ledger import Span, cut_batches
 from daskxml.worker.gang_programs import gang_program, needs_server, server_program
 from daskxml.worker.merge_program import merge_program
 from daskxml.worker.training_worker import TrainingWorker
+from harness.together import run_together
 from harness.worker_settings import changed, make_settings
 
 FEATURES, LABELS, ROWS = 60, 40, 120

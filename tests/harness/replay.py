@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from daskxml.collectives.messages import run_together
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.data.blocks import read_header
@@ -30,6 +29,7 @@ from daskxml.worker.merge_program import merge_program
 from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
 from daskxml.worker.training_worker import TrainingWorker
 from harness.records import check_record
+from harness.together import run_together
 
 History = Sequence[Mapping[str, Any]]
 

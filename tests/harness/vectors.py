@@ -5,7 +5,8 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import strategies as st
 
-from daskxml.collectives.messages import Send, run_together
+from daskxml.collectives.messages import Send
+from harness.together import run_together
 
 seeds = st.integers(0, 2**32 - 1)
 

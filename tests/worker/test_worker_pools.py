@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from daskxml.collectives.messages import run_together
 from daskxml.core.errors import ConfigError, TrainingError
 from daskxml.data.rows import take_rows
 from daskxml.models.network.spec import initial_parameters
@@ -21,6 +20,7 @@ from daskxml.worker.resident_rows import part_of, span_rows
 from daskxml.worker.shared_model import LocalStore, SharedModel
 from daskxml.worker.training_worker import TrainingWorker
 from harness.gangs import DATA, ROWS, SETTINGS, make_workers, merge
+from harness.together import run_together
 from harness.worker_settings import changed
 
 SHARED = changed(SETTINGS, kind="shares_model", host="here", model_host="here")
