@@ -8,7 +8,6 @@ well: one loss ends the gang on every worker.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
@@ -28,7 +27,6 @@ from daskxml.cluster.worker_group import (
     raise_first_failure,
     wait_for_loss,
 )
-from daskxml.core.errors import TrainingError
 from daskxml.core.work_stats import Means, merge_means
 from daskxml.session.commands import (
     MeasureNorms,
@@ -93,10 +91,7 @@ class Collectives:
         if any_lost(answers):
             return None
         raise_first_failure(answers)
-        norms = known | answers
-        if not all(map(math.isfinite, norms.values())):
-            raise TrainingError("the weights are not finite any more: lower strategy.lr")
-        return Measured(norms, self.parameters)
+        return Measured(known | answers, self.parameters)
 
     # ---------------------------------------------------------------- merging
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from daskxml.config.sections import EvaluationSection
 from daskxml.metrics import LossSum, MetricSums
 from daskxml.session.commands import (
     Evaluate,
@@ -22,7 +23,6 @@ from daskxml.session.commands import (
 )
 from daskxml.session.ledger import Ledger, Span, cut_batches
 from daskxml.session.placement import Placement, split_pieces
-from daskxml.session.stopping import StoppingRules
 from daskxml.strategies import protocol
 from daskxml.strategies.megabatch import Strategy
 
@@ -148,7 +148,7 @@ class EvaluationRound:
     Parameters
     ----------
     rules
-        The metrics' ranks, and whether the loss of the training rows is computed.
+        ``[evaluation]``: ranks, and whether the loss of the training rows is computed.
     numbers
         Of the commands; shared by all rounds, so that none is used twice.
     begun_s
@@ -157,7 +157,7 @@ class EvaluationRound:
     Examples
     --------
     >>> from itertools import count
-    >>> evaluation = EvaluationRound(StoppingRules(training_loss=True), count(7), begun_s=0.0)
+    >>> evaluation = EvaluationRound(EvaluationSection(training_loss=True), count(7), 0.0)
     >>> where = Placement(is_replicated=True, train_rows=(20,), test_rows=(5,))
     >>> evaluation.begin(where, {"a": 1.0})
     [Evaluate(number=7, worker='a', pieces=((0, 0, 5),), train_pieces=((0, 0, 20),))]
@@ -165,9 +165,9 @@ class EvaluationRound:
     [Evaluate(number=8, worker='b', pieces=((0, 0, 5),), train_pieces=((0, 0, 20),))]
     """
 
-    def __init__(self, rules: StoppingRules, numbers: Iterator[int], begun_s: float) -> None:
+    def __init__(self, rules: EvaluationSection, numbers: Iterator[int], begun_s: float) -> None:
         self._rules, self.begun_s = rules, begun_s
-        self.sums, self.loss = MetricSums.zero(rules.ks), LossSum()
+        self.sums, self.loss = MetricSums.zero(rules.k), LossSum()
         self._numbers, self._open = numbers, dict[int, Evaluate]()
 
     @property
@@ -179,7 +179,7 @@ class EvaluationRound:
         """Assign pieces of all rows to the workers, by rows a second."""
         rules, train = self._rules, dict[str, list[Piece]]()
         if rules.training_loss:
-            train = placement.split_train(speeds, rules.evaluation_rows)
+            train = placement.split_train(speeds, rules.batch_rows)
         return self._assign(placement.split_test(speeds), train)
 
     def reassign(self, lost: str, speeds: Mapping[str, float]) -> list[Evaluate]:
@@ -189,7 +189,7 @@ class EvaluationRound:
             del self._open[command.number]
         test = [piece for command in undone for piece in command.pieces]
         train = [piece for command in undone for piece in command.train_pieces]
-        grain = self._rules.evaluation_rows
+        grain = self._rules.batch_rows
         return self._assign(split_pieces(test, speeds), split_pieces(train, speeds, grain))
 
     def _assign(self, test: Pieces, train: Pieces) -> list[Evaluate]:

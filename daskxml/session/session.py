@@ -25,7 +25,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from daskxml.core.errors import ModelError
+from daskxml.core.errors import ModelError, TrainingError
 from daskxml.core.work_stats import WorkStats
 from daskxml.session.allocator import EvaluationRound, WorkAllocator
 from daskxml.session.commands import (
@@ -212,6 +212,8 @@ class Session:
                 self._allocator.roll_back()
                 return self._decide(protocol.WorkRolledBack(), now_s)
             case Measured() if result.squared_norms.keys() == self._measured:
+                if not all(map(math.isfinite, result.squared_norms.values())):
+                    raise TrainingError("the weights are not finite any more: lower strategy.lr")
                 return self._decide(result, now_s)
             case MergeResult():
                 return self._finish_merge(result, now_s)
@@ -248,7 +250,7 @@ class Session:
         """Return when the run's time is up; infinite without a limit."""
         if self.stage != "train" or self.stop_reason:
             return math.inf
-        return self.log.begun_s + self.rules.time_left_s(self.history, 0.0)
+        return self.log.begun_s + self.rules.time_left_s(self.history)
 
     # -------------------------------------------------------------- mega-batches
 
@@ -375,7 +377,7 @@ class Session:
 
     def _evaluate(self, now_s: float) -> list[Command]:
         self.stage = "evaluate"
-        self._round = EvaluationRound(self.rules, self._evaluations, now_s)
+        self._round = EvaluationRound(self.rules.config.evaluation, self._evaluations, now_s)
         return [*self._round.begin(self.placement, self.speeds(self.present()))]
 
     def _pieces_evaluated(self, result: EvaluationResult, now_s: float) -> list[Command]:
@@ -389,7 +391,7 @@ class Session:
         if self.rules.is_patience_over(self.history):
             self.stop_reason = self.stop_reason or "patience"
         best = self.rules.best_megabatch(self.history)
-        if not self.rules.keeps_best or best != self.generation:
+        if not self.rules.config.keeps_best or best != self.generation:
             return self._close_row(now_s)
         self.stage, self.best = "keep", best
         return [KeepBest(best)]

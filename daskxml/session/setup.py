@@ -186,7 +186,7 @@ def make_session(
         _check_state(config, stored)
     session = Session(
         config.make_strategy(),
-        StoppingRules.of(config, can_checkpoint=can_checkpoint),
+        StoppingRules(config, can_checkpoint),
         placement,
         spec.parameter_count,
         stored,

@@ -131,7 +131,7 @@ class TreeRun:
         self._has_tests = bool(sum(data.test_rows))
         if not self._has_tests:
             check_untested(config)
-        self.rules = StoppingRules.of(config, can_checkpoint=store is not None)
+        self.rules = StoppingRules(config, can_checkpoint=store is not None)
         limits = int(config.training.epochs), config.training.megabatches or math.inf
         self._last = int(min(limits))
         self.history: list[dict[str, Any]] = []
@@ -152,7 +152,7 @@ class TreeRun:
     @property
     def best(self) -> int:
         """How many trees rank best, where the best model is kept; 0: all are kept."""
-        return self.rules.best_megabatch(self.history) if self.rules.keeps_best else 0
+        return self.rules.best_megabatch(self.history) if self.rules.config.keeps_best else 0
 
     def model_trees(self) -> list[Any]:
         """Return what stands for the trees of the model: all, or the first ones that rank best."""

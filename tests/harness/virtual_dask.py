@@ -325,7 +325,7 @@ class FakeWorker:
 
     async def evaluate_pieces(self, run: str, command: Any, *fetched: Any) -> EvaluationResult:
         rows = sum(stop - start for _, start, stop in command.pieces)
-        sums = MetricSums.zero(self.dask.driver.session.rules.ks)
+        sums = MetricSums.zero(self.dask.driver.session.rules.config.evaluation.k)
         return EvaluationResult(command.number, replace(sums, rows=rows))
 
     async def store_checkpoint(self, run: str, run_dir: str, megabatch: int, *rest: Any) -> str:

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+from daskxml.config import load_run_config
 from daskxml.core.work_stats import WorkStats
 from daskxml.metrics import LossSum, MetricSums
 from daskxml.session.commands import (
@@ -187,7 +188,7 @@ class VirtualExecutor:
 
     def evaluated(self, command):
         """Return the result of a command, which may be too late."""
-        sums = MetricSums.zero(self.session.rules.ks)
+        sums = MetricSums.zero(self.session.rules.config.evaluation.k)
         rows = sum(stop - start for _, start, stop in command.pieces)
         hits = rows if self.session.generation >= self.good_after else 0
         sums = replace(sums, rows=rows, hits=(hits,) * len(sums.ks))
@@ -257,7 +258,23 @@ def new_session(stored=None, *, test_rows=(20, 10), is_replicated=True, strategy
     """200 training rows in two parts."""
     placement = Placement(is_replicated, (120, 80), test_rows)
     strategy = strategy or AdaptiveSgd(Config(batch_max=8, megabatch_batches=8))
-    return Session(strategy, StoppingRules(**{"ks": (1,), **limits}), placement, 100, stored)
+    return Session(strategy, rules(**limits), placement, 100, stored)
+
+
+def rules(*, can_checkpoint=False, train_s=0.0, **settings):
+    """Rules of a run file with these settings, which are named as in [training] or below."""
+    values = {"evaluation": {"k": [1]}, "checkpoint": {}, "training": {"minutes": train_s / 60.0}}
+    places = {
+        "checkpoint_every": ("checkpoint", "every"), "evaluate_every": ("evaluation", "every"),
+        "evaluation_rows": ("evaluation", "batch_rows"),
+        "training_loss": ("evaluation", "training_loss"),
+    }  # fmt: skip
+    for name, value in settings.items():
+        section, key = places.get(name, ("training", name))
+        values[section][key] = value
+    if not any(values["training"].values()):
+        values["training"]["megabatches"] = 10**9  # as good as none
+    return StoppingRules(load_run_config(values), can_checkpoint)
 
 
 def executor(session=None, good_after=10**9, **limits):
