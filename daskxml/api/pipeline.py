@@ -28,8 +28,7 @@ from daskxml.cluster.connection import connection
 from daskxml.config import load_run_config
 from daskxml.config.sections import ClusterSection
 from daskxml.core.errors import InputError
-from daskxml.core.files import lock_folder, replacing
-from daskxml.core.text import parse_json
+from daskxml.core.files import lock_folder, read_json, replacing
 from daskxml.core.work_stats import KEPT, StageRecord
 from daskxml.data.settings import TextSettings
 from daskxml.metrics import MetricSums
@@ -259,10 +258,7 @@ def _stored_run(out: Path | None) -> Run | None:
 
 
 def _stored_metrics(file: Path | None) -> dict[str, float] | None:
-    try:
-        found = parse_json(file.read_text(encoding="utf-8")) if file else None
-    except (OSError, ValueError):
-        return None
+    found = read_json(file) if file else None
     return found if isinstance(found, dict) else None
 
 

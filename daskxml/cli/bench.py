@@ -36,7 +36,7 @@ from daskxml.core.errors import ClusterError
 from daskxml.core.fields import size_text
 from daskxml.core.files import lock_folder, replacing
 from daskxml.core.text import parse_json
-from daskxml.observe.run_view import History, elapsed, first_at, last_metrics, phases
+from daskxml.observe.run_view import History, elapsed, last_metrics, phases, reach
 from daskxml.records.environment import PACKAGE, describe
 from daskxml.records.run_dir import read_history
 
@@ -272,8 +272,9 @@ def run_figures(history: History, metric: str, target: float) -> dict[str, float
     losses = [row["training_loss"] for row in history if row.get("training_loss") is not None]
     if losses := [float(loss) for loss in losses if math.isfinite(loss)]:
         found |= {"training loss": losses[-1], "lowest loss": min(losses)}
-    if target and (reached := first_at(history, metric, target)):
-        found[f"s to {metric} {target:g}"] = reached[1]
+    reached = reach(history, metric, target) if target else None
+    if reached is not None and reached.is_reached:
+        found[f"s to {metric} {target:g}"] = reached.train_s
     found["train s"] = elapsed(history)[-1] if history else 0.0
     if found["train s"]:
         found["rows/s"] = history[-1]["rows"] / found["train s"]

@@ -89,8 +89,7 @@ def _resolve(options: Options, file: str, given: Mapping[str, Any]) -> RunConfig
 
 def _launch(config: RunConfig, out: str, **where: Any) -> int:
     """Start a run on a scheduler and leave it; print how to follow and end it."""
-    with PlainProgress() as progress:
-        name = daskxml.launch(config, out=out, on_event=progress, **where)
+    name = daskxml.launch(config, out=out, on_event=PlainProgress(), **where)
     at = f"{name} --scheduler {where['scheduler']}"
     hints = {"follow": f"daskxml attach {at}", "end": f"daskxml stop {at}"}
     print_lines({"run": name, "out": out, **hints})

@@ -19,6 +19,7 @@ from daskxml.cluster.worker_group import (
     WorkerGroup,
     WorkerHandle,
     first_failure,
+    gather_by_name,
     heard,
     is_unreachable,
     raise_first_failure,
@@ -105,7 +106,8 @@ class Admission:
         workers = sorted(map(WorkerHandle, present), key=lambda worker: natural_order(worker.name))
         self.group.workers = {worker.name: worker for worker in workers}
         known = self.group.capabilities
-        await _wait_for_all(self.probe(worker) for worker in workers if worker.address not in known)
+        unknown = [worker for worker in workers if worker.address not in known]
+        raise_first_failure(await gather_by_name(unknown, map(self.probe, unknown)))
         return self.without_problem(workers, present)
 
     def without_problem(
@@ -197,10 +199,9 @@ class Membership(Admission):
         creators = [worker for worker in workers if worker.host == self.group.model_host][:1]
         if not await self._create(workers, creators, present):
             return []
-        self.executor.session.placement.spread(
-            {worker.name: worker.speed for worker in remaining(workers)}
-        )
-        await _wait_for_all(self.executor.load_rows(worker) for worker in remaining(workers))
+        left = remaining(workers)
+        self.executor.session.placement.spread({worker.name: worker.speed for worker in left})
+        raise_first_failure(await gather_by_name(left, map(self.executor.load_rows, left)))
         await self._load_model(remaining(workers))
         self.group.workers = {worker.name: worker for worker in remaining(workers)}
         return [] if _any_lost(creators) else list(self.group.workers.values())
@@ -408,13 +409,6 @@ async def wait_for_worker(client: Client, present: Sized, arrived: asyncio.Event
         ) from None
     finally:
         demand.release()
-
-
-async def _wait_for_all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Wait for all calls of workers; raise the first failure that is not the loss of a worker."""
-    for answer in await asyncio.gather(*calls, return_exceptions=True):
-        if isinstance(answer, BaseException) and not isinstance(answer, LostBeforeAnswer):
-            raise answer
 
 
 def _any_lost(workers: Sequence[WorkerHandle]) -> bool:

@@ -247,37 +247,18 @@ class MergeFactors:
         Of the global model.
     previous
         Of ``p``: the global model before ``w`` (momentum), or ``x`` (outer optimizer).
-
-    Examples
-    --------
-    >>> MergeFactors.momentum([0.5, 0.5], 0.9)
-    MergeFactors(replicas=(0.5, 0.5), current=0.9, previous=-0.9)
     """
 
     replicas: tuple[float, ...]
     current: float
     previous: float
 
-    @classmethod
-    def momentum(cls, weights: Sequence[float], gamma: float) -> MergeFactors:
-        """Return the factors of Algorithm 2, line 11: ``sum_i alpha_i w_i + gamma (w - w_p)``."""
-        return cls(replicas=tuple(weights), current=gamma, previous=-gamma)
-
-    @classmethod
-    def outer_nesterov(cls, weights: Sequence[float], lr: float, mu: float) -> MergeFactors:
-        """Return the factors of the outer optimizer; the weights sum to 1.
-
-        Examples
-        --------
-        >>> MergeFactors.outer_nesterov([0.25, 0.75], lr=1.0, mu=0.5)
-        MergeFactors(replicas=(0.375, 1.125), current=0.0, previous=-0.5)
-        """
-        replicas = tuple((1.0 + mu) * lr * weight for weight in weights)
-        return cls(replicas=replicas, current=(1.0 + mu) * (1.0 - lr), previous=-mu)
-
 
 def merge_factors(config: CombineConfig, weights: Sequence[float], momentum: float) -> MergeFactors:
     """Return the factors of replicas and global models in a merge by the mean.
+
+    By Algorithm 2, line 11, ``sum_i alpha_i w_i + gamma (w - w_p)``; or by the outer optimizer, for
+    weights that sum to 1.
 
     Parameters
     ----------
@@ -290,12 +271,17 @@ def merge_factors(config: CombineConfig, weights: Sequence[float], momentum: flo
 
     Examples
     --------
-    >>> merge_factors(CombineConfig(), [1.0], 0.9)
-    MergeFactors(replicas=(1.0,), current=0.9, previous=-0.9)
+    >>> merge_factors(CombineConfig(), [0.5, 0.5], 0.9)
+    MergeFactors(replicas=(0.5, 0.5), current=0.9, previous=-0.9)
+    >>> outer = CombineConfig(outer="nesterov", outer_lr=1.0, outer_momentum=0.5)
+    >>> merge_factors(outer, [0.25, 0.75], 0.0)
+    MergeFactors(replicas=(0.375, 1.125), current=0.0, previous=-0.5)
     """
-    if config.outer == "nesterov":
-        return MergeFactors.outer_nesterov(weights, config.outer_lr, config.outer_momentum)
-    return MergeFactors.momentum(weights, momentum)
+    if config.outer == "none":
+        return MergeFactors(replicas=tuple(weights), current=momentum, previous=-momentum)
+    lr, mu = config.outer_lr, config.outer_momentum
+    replicas = tuple((1.0 + mu) * lr * weight for weight in weights)
+    return MergeFactors(replicas=replicas, current=(1.0 + mu) * (1.0 - lr), previous=-mu)
 
 
 def outer_memory(previous: Array, merged: Array, mu: float, kernels: Kernels) -> None:

@@ -16,9 +16,10 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from daskxml.core.errors import ConfigError, ModelError
+from daskxml.core.text import parse_json
 
 LOCK_FILE = ".lock"
 KERNEL_CACHE = "DASKXML_KERNEL_CACHE"
@@ -87,6 +88,14 @@ def flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def read_json(path: Path) -> Any:
+    """Return what a JSON file holds; None where it cannot be read, or is none."""
+    try:
+        return parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def lock_folder(folder: Path, busy: str) -> IO[str]:

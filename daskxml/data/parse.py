@@ -105,7 +105,7 @@ def parse_pieces(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
     """
     for text, lines_before in read_texts(block, dialect.line_bytes):
         try:
-            rows = _parse_padded(text, dialect, blank_rows=block.has_header, path=block.path)
+            rows = parse_padded(text, dialect, blank_rows=block.has_header, path=block.path)
         except InputError as error:
             line = (error.line or 1) + lines_before + count_lines_before(block)
             raise InputError(error.problem, block.path, line) from None
@@ -149,18 +149,7 @@ def parse_bytes(
     >>> parsed.partition.features.indices, parsed.partition.labels.indptr
     (array([1, 4, 2], dtype=int32), array([0, 2, 2]))
     """
-    return tidied(parse_text(data, dialect, blank_rows=blank_rows, path=path))
-
-
-def parse_text(
-    data: bytes | memoryview,
-    dialect: Dialect,
-    *,
-    blank_rows: bool = False,
-    path: str | None = None,
-) -> Partition:
-    """Parse whole lines of text as `parse_bytes` does; the rows are still to be `tidied`."""
-    return _parse_padded(pad_text(data), dialect, blank_rows=blank_rows, path=path)
+    return tidied(parse_padded(pad_text(data), dialect, blank_rows=blank_rows, path=path))
 
 
 def detect_feature_base(least: int | None) -> int:
@@ -174,10 +163,11 @@ def detect_feature_base(least: int | None) -> int:
     return 0 if least in (0, None) else 1
 
 
-def _parse_padded(
-    text: Array, dialect: Dialect, *, blank_rows: bool, path: str | None
-) -> Partition:
-    """Parse a uint8 array that ends in `PADDING` newlines which are not part of the text."""
+def parse_padded(text: Array, dialect: Dialect, *, blank_rows: bool, path: str | None) -> Partition:
+    """Parse a uint8 array that ends in `PADDING` newlines which are not part of the text.
+
+    The rows are still to be `tidied`.
+    """
     length = text.size - PADDING
     ids = IdRanges(
         dialect.feature_base, count_ids(dialect.features, dialect.feature_base),

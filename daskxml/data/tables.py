@@ -30,7 +30,7 @@ import numpy as np
 from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.errors import InputError
 from daskxml.core.text import number_of, quoted
-from daskxml.data.blocks import Header
+from daskxml.data.blocks import Header, pad_text
 from daskxml.data.parse import (
     Dialect,
     ParsedRows,
@@ -38,7 +38,7 @@ from daskxml.data.parse import (
     count_ids,
     explain_range,
     parse_bytes,
-    parse_text,
+    parse_padded,
     tidied,
 )
 from daskxml.data.rows import from_scipy
@@ -366,7 +366,7 @@ def _parse_lines(lines: list[str], dialect: Dialect) -> Partition:
     if "#" in text or text.count("\n") != len(lines):
         line = next(line for line in lines if "#" in line or "\n" in line[:-1])
         raise InputError(f"a '#' or a line break in {quoted(line.strip())}; remove it")
-    return parse_text(text.encode(), dialect, blank_rows=True)
+    return parse_padded(pad_text(text.encode()), dialect, blank_rows=True, path=None)
 
 
 def _split_pairs(texts: Sequence[str]) -> tuple[Lists, Lists]:

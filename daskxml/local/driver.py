@@ -26,6 +26,8 @@ from daskxml.session.run_loop import RunLoop
 from daskxml.session.session import Session
 from daskxml.strategies.protocol import Rebase
 
+NOBODY_COMES = "every worker was lost, and no other comes; let one arrive, or lose less"
+
 
 @dataclass(frozen=True)
 class Loss:

@@ -21,7 +21,7 @@ from daskxml.core.arrays import Array
 from daskxml.core.errors import ClusterError
 from daskxml.local.clock import Clock, VirtualClock, WallClock
 from daskxml.local.cost import Devices, Network
-from daskxml.local.driver import Arrival, Change, LocalDriver, Script
+from daskxml.local.driver import NOBODY_COMES, Arrival, Change, LocalDriver, Script
 from daskxml.local.executor import LocalExecutor
 from daskxml.local.rows import Rows, share_rows
 from daskxml.local.worker import LocalWorker, WorkerFactory
@@ -254,9 +254,7 @@ class LocalRun:
             if isinstance(change, Arrival):
                 clock.advance(at_s)
                 return {change.worker: change.speed}
-        raise ClusterError(
-            "every worker was lost, and no other comes; let one arrive, or lose less"
-        )
+        raise ClusterError(NOBODY_COMES)
 
     # ----------------------------------------------------------------- result
 

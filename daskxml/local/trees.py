@@ -20,7 +20,7 @@ from typing import Any
 from daskxml.core.errors import ClusterError, ConfigError, ModelError
 from daskxml.core.signals import defer_signals
 from daskxml.local.cost import Devices, jitter_factor, whole_ticks
-from daskxml.local.driver import Arrival, Change, Freeze, Script
+from daskxml.local.driver import NOBODY_COMES, Arrival, Change, Freeze, Script
 from daskxml.local.rows import Rows
 from daskxml.local.run import NAME, LocalRun
 from daskxml.models.trained import Model
@@ -132,9 +132,7 @@ class Clocks(TaskPool):
         end_s = self._ends[0][0] if self._ends else math.inf
         at_s = min(end_s, self._script.next_s, until_s)
         if at_s == math.inf:
-            raise ClusterError(
-                "every worker was lost, and no other comes; let one arrive, or lose less"
-            )
+            raise ClusterError(NOBODY_COMES)
         self.now_s = max(self.now_s, at_s)
         if end_s <= at_s:
             task = heapq.heappop(self._ends)[-1]

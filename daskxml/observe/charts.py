@@ -191,18 +191,6 @@ class Chart:
         return (min(xs), max(xs)), (min(ys), max(ys))
 
 
-def bars(totals: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Return bars that all have the parts of any, in the order in which they first come.
-
-    Examples
-    --------
-    >>> bars({"a": {"x": 1.0}, "b": {"y": 2.0}})
-    {'a': {'x': 1.0, 'y': 0.0}, 'b': {'x': 0.0, 'y': 2.0}}
-    """
-    parts = list(dict.fromkeys(part for bar in totals.values() for part in bar))
-    return {name: {part: bar.get(part, 0.0) for part in parts} for name, bar in totals.items()}
-
-
 def thin(points: Floats, most: int = MOST_POINTS) -> Floats:
     """Return at most ``most`` points that draw the same: of each stretch its ends and extremes.
 
@@ -484,7 +472,7 @@ def phases_chart(runs: Sequence[StoredRun]) -> Chart:
         name="phases",
         title="Time by phase",
         x_label="seconds; computing and waiting are the mean worker's",
-        bars=bars({run.name: phases(run.history) for run in runs if run.history}),
+        bars={run.name: phases(run.history) for run in runs if run.history},
     )
 
 

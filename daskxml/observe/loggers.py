@@ -21,8 +21,7 @@ from typing import Any, Protocol
 from daskxml._version import __version__
 from daskxml.config import RunConfig
 from daskxml.core.errors import ConfigError
-from daskxml.core.files import replacing
-from daskxml.core.text import parse_json
+from daskxml.core.files import read_json, replacing
 from daskxml.observe.run_view import Row, busy_share, rows_per_s, scores
 from daskxml.observe.wording import dotted
 from daskxml.records.run_dir import LOGGERS_FILE
@@ -83,12 +82,7 @@ class RunFacts:
             partial.write_text(text + "\n", encoding="utf-8")
 
     def _stored(self) -> dict[str, Any]:
-        if self.out is None:
-            return {}
-        try:
-            found = parse_json((self.out / LOGGERS_FILE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
+        found = None if self.out is None else read_json(self.out / LOGGERS_FILE)
         return found if isinstance(found, dict) else {}
 
 

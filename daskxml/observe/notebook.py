@@ -90,13 +90,6 @@ class NotebookProgress:
         self._handle: Any = None
         self._not_before_s = 0.0
 
-    def __enter__(self) -> NotebookProgress:
-        """Start showing."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Stop showing."""
-
     def __call__(self, event: Event) -> None:
         """Apply an event; draw what has changed, unless that was done just now."""
         self.view.apply(event)

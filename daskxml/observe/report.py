@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from daskxml.core.errors import ConfigError, ModelError
-from daskxml.core.files import is_locked
+from daskxml.core.files import is_locked, read_json, replacing
 from daskxml.core.text import cleaned, one_line, parse_json, printable
 from daskxml.core.work_stats import StageRecord
 from daskxml.observe.charts import comparison, worker_charts, worker_time_chart
@@ -245,10 +245,7 @@ def _state(directory: Path, megabatches: int) -> str:
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        found = parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    found = read_json(path)
     return found if isinstance(found, dict) else None
 
 
@@ -333,10 +330,8 @@ class Comparison:
             problem = f"{folder}: cannot be made ({error.strerror}); choose another --out"
             raise ModelError(problem) from error
         page = folder / PAGE
-        try:
-            page.write_text(self._page(), encoding="utf-8")
-        except OSError as error:
-            raise ModelError(f"{page}: cannot be written ({error.strerror})") from error
+        with replacing(page) as partial:
+            partial.write_text(self._page(), encoding="utf-8")
         tables = {
             "summary.csv": self.summary(),
             "history.csv": history_rows(self.runs, self.metrics),
@@ -492,10 +487,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], header: Sequence[st
     ModelError
         If it cannot be written.
     """
-    try:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else list(header))
-            writer.writeheader()
-            writer.writerows(rows)
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be written ({error.strerror})") from error
+    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else list(header))
+        writer.writeheader()
+        writer.writerows(rows)

@@ -328,18 +328,6 @@ def best_value(history: History, metric: str) -> float | None:
     return max(values, default=None)
 
 
-def first_at(history: History, metric: str, level: float) -> tuple[Row, float] | None:
-    """Return the first row whose metric is at least ``level``, and `elapsed` there; or None."""
-    return next(
-        (
-            (row, until_s)
-            for row, until_s in zip(history, elapsed(history), strict=True)
-            if metric in row["metrics"] and row["metrics"][metric] >= level
-        ),
-        None,
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class Reached:
     """The first evaluation at or over a level; where none was, the best one.
@@ -384,9 +372,11 @@ def reach(history: History, metric: str, level: float) -> Reached | None:
     best = best_value(history, metric)
     if best is None:
         return None
-    found = first_at(history, metric, min(level, best))
-    assert found is not None, "the best value is among the measured ones"
-    row, until_s = found
+    row, until_s = next(
+        (row, until_s)
+        for row, until_s in zip(history, elapsed(history), strict=True)
+        if row["metrics"].get(metric, -math.inf) >= min(level, best)
+    )
     return Reached(
         is_reached=best >= level,
         value=row["metrics"][metric],

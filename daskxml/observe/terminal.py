@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from rich.console import Console, Group
@@ -48,20 +49,12 @@ _COLUMNS: dict[str, Callable[[Worker], str]] = {
 class PlainProgress:
     """Prints a line for every mega-batch, new state and change of workers.
 
-    It is a context that is left when the run ends, and called with its events, from any thread;
-    see `daskxml.observe.run_view`.
+    It is called with the run's events, from any thread; see `daskxml.observe.run_view`.
     """
 
     def __init__(self) -> None:
         self.view = RunView()
         self._shown_states: set[str] = set()
-
-    def __enter__(self) -> PlainProgress:
-        """Start showing."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Stop showing."""
 
     def __call__(self, event: Event) -> None:
         """Print the event's line, if it has one."""
@@ -140,9 +133,9 @@ class LiveProgress:
         return line
 
 
-def make_progress(title: str) -> PlainProgress | LiveProgress:
-    """Return the display that suits stdout."""
-    return LiveProgress(title) if sys.stdout.isatty() else PlainProgress()
+def make_progress(title: str) -> AbstractContextManager[PlainProgress | LiveProgress]:
+    """Return the display that suits stdout, as a context that is left when the run ends."""
+    return LiveProgress(title) if sys.stdout.isatty() else nullcontext(PlainProgress())
 
 
 def row_line(row: Row) -> str:
@@ -199,25 +192,6 @@ def _worker_table(view: RunView) -> Table:
 # ------------------------------------------------------------------- when a run is over
 
 
-def metrics_table(metrics: Mapping[str, float]) -> Table:
-    """Return a table with a row for each metric and a column for each rank.
-
-    Examples
-    --------
-    >>> table = metrics_table({"P@1": 0.5, "P@3": 0.25, "PSP@1": 0.125, "rows": 8})
-    >>> [column.header for column in table.columns], table.row_count
-    (['', '@1', '@3'], 2)
-    """
-    ranks, cells = by_rank(metrics)
-    table = Table()
-    table.add_column("")
-    for k in ranks:
-        table.add_column(f"@{k}", justify="right")
-    for metric, values in cells.items():
-        table.add_row(metric, *(f"{values[k]:.4f}" if k in values else "" for k in ranks))
-    return table
-
-
 def print_metrics(metrics: Mapping[str, float]) -> None:
     """Print metrics as a table, and how many rows were evaluated.
 
@@ -231,7 +205,14 @@ def print_metrics(metrics: Mapping[str, float]) -> None:
     └───┴────────┘
     1,024 rows, 3 of them without labels
     """
-    Console(highlight=False).print(metrics_table(metrics))
+    ranks, cells = by_rank(metrics)
+    table = Table()
+    table.add_column("")
+    for k in ranks:
+        table.add_column(f"@{k}", justify="right")
+    for metric, values in cells.items():
+        table.add_row(metric, *(f"{values[k]:.4f}" if k in values else "" for k in ranks))
+    Console(highlight=False).print(table)
     if "rows" in metrics:
         without = int(metrics.get("rows_without_labels", 0))
         print(f"{int(metrics['rows']):,} rows, {without:,} of them without labels")

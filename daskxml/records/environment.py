@@ -19,8 +19,7 @@ from typing import Any
 
 from daskxml._version import __version__
 from daskxml.core import hardware
-from daskxml.core.files import replacing
-from daskxml.core.text import parse_json
+from daskxml.core.files import read_json, replacing
 
 ENVIRONMENT_FILE = "environment.json"
 PACKAGE = Path(__file__).parents[1]
@@ -122,10 +121,7 @@ def write_starts(directory: Path, starts: Sequence[Mapping[str, Any]]) -> None:
 
 def read_starts(directory: Path) -> list[dict[str, Any]]:
     """Return the starts of a run, oldest first; none where there is no readable record."""
-    try:
-        starts = parse_json((directory / ENVIRONMENT_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
+    starts = read_json(directory / ENVIRONMENT_FILE)
     is_record = isinstance(starts, list) and all(isinstance(start, dict) for start in starts)
     return starts if is_record else []
 

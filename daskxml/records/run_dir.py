@@ -22,7 +22,6 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 from daskxml.config import RunConfig
@@ -122,14 +121,9 @@ class RunDir:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Unlock it; a run that failed before its first merge leaves nothing behind."""
-        self.release(has_failed=error is not None)
+        self.release(has_failed=any(error))
 
     def lock(self) -> None:
         """Make the directory and lock it.

@@ -3,13 +3,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskxml.collectives.combine import MergeFactors, outer_memory
+from daskxml.collectives.combine import CombineConfig, merge_factors, outer_memory
 from daskxml.kernels import get_kernels
 from harness.naive_kernels import NaiveKernels
 from harness.naive_merge import merge_weighted
 from harness.vectors import random_vectors, seeds
 
 KERNELS = NaiveKernels()
+
+
+def outer_factors(weights, lr, mu):
+    config = CombineConfig(outer="nesterov", outer_lr=lr, outer_momentum=mu)
+    return merge_factors(config, weights, 0.0)
 
 
 def merged(factors, replicas, current, previous):
@@ -23,14 +28,14 @@ def test_momentum_is_algorithm_2(weights, seed):
     *replicas, current, previous = random_vectors(len(weights) + 2, 20, seed).astype(np.float64)
     expected = np.empty(20)
     merge_weighted(expected, replicas, weights, current, previous, 0.9, KERNELS)
-    factors = MergeFactors.momentum(weights, 0.9)
+    factors = merge_factors(CombineConfig(), weights, 0.9)
     np.testing.assert_allclose(merged(factors, replicas, current, previous), expected)
 
 
 def test_two_outer_steps_by_hand():
     # lr = 1/2, mu = 1/2. w = 0, replica 4: x' = 2, w' = 2 + (2 - 0) / 2 = 3.
     # Then replica 7, change 4: x'' = 3 + 2 = 5, w'' = 5 + (5 - 2) / 2 = 6.5.
-    factors = MergeFactors.outer_nesterov([1.0], lr=0.5, mu=0.5)
+    factors = outer_factors([1.0], 0.5, 0.5)
     w, x = np.zeros(1), np.zeros(1)
     for replica, expected_w, expected_x in ((4.0, 3.0, 2.0), (7.0, 6.5, 5.0)):
         w = merged(factors, [np.full(1, replica)], w, x)
@@ -47,7 +52,7 @@ def test_outer_optimizer_is_that_of_pytorch(lr, mu):
     x = w.copy()
     peer = torch.nn.Parameter(torch.tensor(w))
     optimizer = torch.optim.SGD([peer], lr=lr, momentum=mu, nesterov=mu > 0)
-    factors = MergeFactors.outer_nesterov(weights, lr, mu)
+    factors = outer_factors(weights, lr, mu)
     for _ in range(8):
         replicas = w + rng.normal(size=(3, 10))
         peer.grad = torch.tensor(w - weights @ replicas)

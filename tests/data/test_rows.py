@@ -172,7 +172,3 @@ def test_rows_out_of_range_are_refused() -> None:
             take_rows(partition, np.array(rows))
     with pytest.raises(IndexError):
         slice_rows(partition, 2, 4)
-    with pytest.raises(ValueError, match="destinations"):
-        split_rows(partition, np.array([0, 1]), 2)
-    with pytest.raises(ValueError, match="must be in 0 to 1"):
-        split_rows(partition, np.array([0, 1, 2]), 2)

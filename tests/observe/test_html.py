@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daskxml.core.text import printable
-from daskxml.observe.charts import Chart, Series, bars
+from daskxml.observe.charts import Chart, Series
 from daskxml.observe.html import WIDTH, draw
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -92,7 +92,7 @@ def test_a_band_needs_no_more_than_its_edges():
 
 
 def test_parts_of_a_bar_are_as_wide_as_their_values():
-    totals = bars({"one": {"busy": 3.0, "idle": 1.0}, "<two>": {"busy": 1.0}})
+    totals = {"one": {"busy": 3.0, "idle": 1.0}, "<two>": {"busy": 1.0, "idle": 0.0}}
     drawn = draw(Chart(name="c", title="T", x_label="s", bars=totals))
     found = [element.get("style") for element in ElementTree.fromstring(drawn).iter("i")]
     widths = [float(style.split("%")[0].removeprefix("width:")) for style in found[2:]]

@@ -72,9 +72,8 @@ def test_label_trees_have_no_loss(capsys):
 
 
 def test_off_a_terminal_there_is_a_line_for_each_piece_of_news(capsys):
-    progress = make_progress("demo")
-    assert isinstance(progress, PlainProgress)
-    with progress:
+    with make_progress("demo") as progress:
+        assert isinstance(progress, PlainProgress)
         for event in EVENTS:
             progress(event)
     assert capsys.readouterr().out.splitlines() == LINES
