@@ -30,7 +30,18 @@ NOBODY_COMES = "every worker was lost, and no other comes; let one arrive, or lo
 
 
 @dataclass(frozen=True)
-class Loss:
+class _Change:
+    at_s: float
+    worker: str
+
+    def __post_init__(self) -> None:
+        for name in ("at_s", "seconds"):
+            if not 0.0 <= (time_s := getattr(self, name, 0.0)) < math.inf:
+                raise ConfigError(f"{name} = {time_s}: must be at least 0")
+
+
+@dataclass(frozen=True)
+class Loss(_Change):
     """``worker`` is lost at ``at_s`` virtual seconds.
 
     Examples
@@ -39,46 +50,27 @@ class Loss:
     '0'
     """
 
-    at_s: float
-    worker: str
-
-    def __post_init__(self) -> None:
-        _check_time(self.at_s)
-
 
 @dataclass(frozen=True)
-class Arrival:
+class Arrival(_Change):
     """``worker`` arrives at ``at_s`` virtual seconds."""
 
-    at_s: float
-    worker: str
     speed: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_time(self.at_s)
+        super().__post_init__()
         if not 0.0 < self.speed < math.inf:
             raise ConfigError(f"worker {self.worker}: speed = {self.speed}: must be above 0")
 
 
 @dataclass(frozen=True)
-class Freeze:
+class Freeze(_Change):
     """``worker`` does nothing for ``seconds`` from ``at_s`` on, and then goes on."""
 
-    at_s: float
-    worker: str
     seconds: float
-
-    def __post_init__(self) -> None:
-        _check_time(self.at_s)
-        _check_time(self.seconds)
 
 
 Change = Loss | Arrival | Freeze
-
-
-def _check_time(at_s: float) -> None:
-    if not 0.0 <= at_s < math.inf:
-        raise ConfigError(f"at_s = {at_s}: must be at least 0")
 
 
 def check_changes(names: Collection[str], changes: Iterable[Change]) -> None:
