@@ -258,8 +258,7 @@ def _stored_run(out: Path | None) -> Run | None:
 
 
 def _stored_metrics(file: Path | None) -> dict[str, float] | None:
-    found = read_json(file) if file else None
-    return found if isinstance(found, dict) else None
+    return read_json(file) if file else None
 
 
 def _file_name(name: str) -> str:

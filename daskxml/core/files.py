@@ -90,12 +90,13 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
-def read_json(path: Path) -> Any:
-    """Return what a JSON file holds; None where it cannot be read, or is none."""
+def read_json(path: Path, kind: type = dict) -> Any:
+    """Return what a JSON file holds; None where it cannot be read, or is not of this kind."""
     try:
-        return parse_json(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+    return found if isinstance(found, kind) else None
 
 
 def lock_folder(folder: Path, busy: str) -> IO[str]:

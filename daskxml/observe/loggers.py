@@ -82,8 +82,7 @@ class RunFacts:
             partial.write_text(text + "\n", encoding="utf-8")
 
     def _stored(self) -> dict[str, Any]:
-        found = None if self.out is None else read_json(self.out / LOGGERS_FILE)
-        return found if isinstance(found, dict) else {}
+        return {} if self.out is None else read_json(self.out / LOGGERS_FILE) or {}
 
 
 class Logger(Protocol):

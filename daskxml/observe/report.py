@@ -175,7 +175,7 @@ def read_run(directory: Path, name: str) -> StoredRun:
         history=tuple(map(cleaned, history)),
         state=printable(_state(directory, len(history))),
         starts=tuple(map(cleaned, starts)),
-        simulation=cleaned(_read_json(directory / SIMULATION_FILE)),
+        simulation=cleaned(read_json(directory / SIMULATION_FILE)),
         problems=tuple(map(one_line, problems)),
     )
 
@@ -234,7 +234,7 @@ def _state(directory: Path, megabatches: int) -> str:
     """Return how the run ended, or that a process holds its directory: it is under way."""
     if is_locked(directory):
         return f"under way, {megabatches} mega-batches so far"
-    header = _read_json(directory / MODEL_FILE)
+    header = read_json(directory / MODEL_FILE)
     training = header.get("training", {}) if header else {}
     if not isinstance(training, dict):
         return "ended, with a damaged model"
@@ -242,11 +242,6 @@ def _state(directory: Path, megabatches: int) -> str:
         return f"broken off after {megabatches} mega-batches"
     reason = str(training.get("ended", ""))
     return {"interrupt": "interrupted", "": "ended"}.get(reason, f"ended by {reason}")
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    found = read_json(path)
-    return found if isinstance(found, dict) else None
 
 
 # ----------------------------------------------------------------- runs beside each other

@@ -121,9 +121,8 @@ def write_starts(directory: Path, starts: Sequence[Mapping[str, Any]]) -> None:
 
 def read_starts(directory: Path) -> list[dict[str, Any]]:
     """Return the starts of a run, oldest first; none where there is no readable record."""
-    starts = read_json(directory / ENVIRONMENT_FILE)
-    is_record = isinstance(starts, list) and all(isinstance(start, dict) for start in starts)
-    return starts if is_record else []
+    starts = read_json(directory / ENVIRONMENT_FILE, list) or []
+    return starts if all(isinstance(start, dict) for start in starts) else []
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:

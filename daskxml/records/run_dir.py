@@ -287,10 +287,8 @@ def read_history(path: Path) -> list[dict[str, Any]]:
 
 
 def _parse_row(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
+    with contextlib.suppress(ValueError):
         row = parse_json(line)
         if isinstance(row, dict):
             return row
-    except ValueError:
-        pass
     raise ModelError(f"{path}:{number}: not a JSON object; the history is damaged")
