@@ -48,11 +48,6 @@ class StoppingRules:
     config: RunConfig
     can_checkpoint: bool = False
 
-    @property
-    def train_s(self) -> float:
-        """The most seconds of training and merging; 0 is no limit."""
-        return self.config.training.minutes * 60.0
-
     def reached(self, history: Sequence[Mapping[str, Any]]) -> str:
         """Return which limit the run has reached after these mega-batches, or ``""``."""
         limits = self.config.training
@@ -64,7 +59,8 @@ class StoppingRules:
 
     def time_left_s(self, history: Sequence[Mapping[str, Any]]) -> float:
         """Return how long training may still take; infinite without a limit."""
-        return self.train_s - trained_s(history) if self.train_s > 0.0 else math.inf
+        limit_s = self.config.training.minutes * 60.0 or math.inf
+        return limit_s - sum(row["train_s"] + row["merge_s"] for row in history)
 
     def is_checkpoint_due(self, megabatches: int, *, is_last: bool) -> bool:
         """Whether a checkpoint is to be written after so many mega-batches."""
@@ -109,11 +105,6 @@ class StoppingRules:
         """Whether an evaluation is good enough to end the run."""
         training = self.config.training
         return training.target > 0.0 and metrics[training.target_metric] >= training.target
-
-
-def trained_s(history: Sequence[Mapping[str, Any]]) -> float:
-    """Return the seconds of training and merging of all mega-batches."""
-    return sum(row["train_s"] + row["merge_s"] for row in history)
 
 
 def limits_of(config: RunConfig) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from daskxml.models.trees.spec import TreeSpec
 from daskxml.session.commands import STOP
 from daskxml.session.history import worker_event
 from daskxml.session.setup import check_untested
-from daskxml.session.stopping import StoppingRules, trained_s
+from daskxml.session.stopping import StoppingRules
 from daskxml.session.task_pool import HERE, PIECE, Task, TaskPool
 from daskxml.strategies.batches import apportion
 
@@ -168,11 +168,9 @@ class TreeRun:
 
     def _time_left_s(self, tree: _Tree) -> float:
         """Return how long the run may still fit; infinite where nothing limits it."""
-        if not self.rules.train_s:
-            return math.inf
         now_s = self._pool.now_s
         begun_s = min(now_s, max(tree.begun_s, self._last_fitted_s))
-        return self.rules.train_s - trained_s(self.history) - (now_s - begun_s)
+        return self.rules.time_left_s(self.history) - (now_s - begun_s)
 
     # ------------------------------------------------------------------- the run
 
