@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+from contextlib import nullcontext
 
 import pytest
 from rich.console import Console
@@ -225,8 +226,8 @@ def test_names_of_others_do_nothing_to_a_terminal(capsys):
     evil = "\x1b[2J[/]\u202e"
     output = io.StringIO()
     live = LiveProgress("run", Console(file=output, width=200, force_terminal=False))
-    for show in (PlainProgress(), live):
-        with show:
+    for progress in (nullcontext(PlainProgress()), live):
+        with progress as show:
             for event in (
                 {**STARTED, "workers": [evil, "b"]},
                 {"kind": "worker", "worker": evil, "event": "lost"},

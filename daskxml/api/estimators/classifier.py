@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -248,21 +247,18 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         start: Model | None = None, client: Any = None,
     ) -> None:  # fmt: skip
         """Train in this process, or on a cluster, and set the attributes of a fit."""
-        on_event: Any = nullcontext()
-        if self.verbose:
-            on_event = notebook_progress() or PlainProgress()
-        with on_event as hear:
-            given: dict[str, Any] = {"train": rows, "test": test, "on_event": hear}
-            given |= {"on_megabatch": self._call_back, "raises": (Exception,)}
-            if self.n_workers is None and client is None:
-                run = train_here(config, start=start, **given)
-            elif start is not None:
-                hint = "leave n_workers None"
-                raise ConfigError(f"model= and partial_fit train in this process: {hint}")
-            else:
-                from daskxml.api.train import train  # which loads the readers of files
+        on_event = (notebook_progress() or PlainProgress()) if self.verbose else None
+        given: dict[str, Any] = {"train": rows, "test": test, "on_event": on_event}
+        given |= {"on_megabatch": self._call_back, "raises": (Exception,)}
+        if self.n_workers is None and client is None:
+            run = train_here(config, start=start, **given)
+        elif start is not None:
+            hint = "leave n_workers None"
+            raise ConfigError(f"model= and partial_fit train in this process: {hint}")
+        else:
+            from daskxml.api.train import train  # which loads the readers of files
 
-                run = train(config, client=client, **given)
+            run = train(config, client=client, **given)
         self._keep(run, labels, config)
 
     def _call_back(self, row: Mapping[str, Any]) -> Any:
