@@ -10,9 +10,8 @@ settings. Peers are left out unless ``--peers`` names the Python of an environme
 
 ``--generated`` adds sets of so many labels, of Amazon-670k's shape otherwise, and of 50,000 rows:
 they tell times, and no accuracy that says anything about real rows. The folder has
-``NAME.train.txt.gz`` and ``NAME.test.txt.gz``. Writes ``results/trees.json`` and
-``results/trees.md`` after every row. Rows that are there, of the same commit, are not measured
-again.
+``NAME.train.txt.gz`` and ``NAME.test.txt.gz``. Writes ``results/trees.json``, ``trees.md`` and
+``trees.png`` after every row. Rows that are there, of the same commit, are not measured again.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 import argparse
 import gzip
+import itertools
 import json
 import shutil
 import subprocess
@@ -35,6 +35,8 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from daskxml.config import load_run_config
 from daskxml.data.rows import to_scipy
@@ -206,6 +208,29 @@ def _write(results: dict[tuple[str, str], Found]) -> None:
         for r in rows
     ]
     (RESULTS / "trees.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    draw([row for row in rows if row["data"] in names])
+
+
+def draw(rows: list[Found]) -> None:
+    """Draw P@1, P@3 and P@5 of each tool against the processor seconds of its training."""
+    names = list(dict.fromkeys(row["data"] for row in rows))
+    figure = Figure((2.4 * len(names), 6.0), layout="constrained")
+    panels = figure.subplots(len(KS), len(names), sharex="col", squeeze=False)
+    for (k, line), (column, name) in itertools.product(enumerate(KS), enumerate(names)):
+        panel = panels[k, column]
+        for tool, marker in zip([*OURS, *PEERS], "os^vDPX", strict=True):
+            found = [row for row in rows if row["data"] == name and row["tool"] == tool]
+            color = "tab:blue" if tool in OURS else "tab:gray"
+            panel.scatter([row["train_cpu_s"] for row in found],
+                          [row[f"P@{line}"] for row in found],
+                          marker=marker, color=color, label=tool)  # fmt: skip
+        panel.set(xscale="log", title="" if k else name, ylabel="" if column else f"P@{line}")
+        panel.tick_params(labelsize=7)
+        panel.xaxis.set(major_locator=LogLocator(subs=(1, 2, 5)), major_formatter="{x:g}")
+        panel.xaxis.set(minor_locator=NullLocator())
+    figure.supxlabel("processor seconds of training, one thread")
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=7)
+    figure.savefig(RESULTS / "trees.png", dpi=110)
 
 
 if __name__ == "__main__":
