@@ -42,7 +42,7 @@ PAGES = {
     "contributing": "CONTRIBUTING.md",
     "changelog": "CHANGELOG.md",
 }
-LINK = re.compile(r"\[([^\]]+)\]\(([^)#:]+)(#[^)]*)?\)")
+LINK = re.compile(r"(!?)\[([^\]]+)\]\(([^)#:]+)(#[^)]*)?\)")
 
 
 def retarget(text: str, folder: Path, page: Path) -> str:
@@ -53,13 +53,15 @@ def retarget(text: str, folder: Path, page: Path) -> str:
     by_document = {ROOT / document: DOCS / f"{name}.md" for name, document in PAGES.items()}
 
     def replace(match: re.Match[str]) -> str:
-        label, target, anchor = match.groups()
+        is_picture, label, target, anchor = match.groups()
         path = (folder / target).resolve()
         path = by_document.get(path, path)
         if path.is_dir():
             return label
         is_page = path.is_relative_to(DOCS) and path.suffix == ".md"
         place = relpath(path, page.parent)
+        if is_picture:
+            return f"![{label}]({place})"
         return f"[{label}]({place}{anchor or ''})" if is_page else f"[{label}](path:{place})"
 
     return LINK.sub(replace, text)

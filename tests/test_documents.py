@@ -88,7 +88,7 @@ def test_the_readme_shows_the_main_commands():
     shown = {shlex.split(command)[1] for command in commands(text, "daskxml")}
     assert {"train", "evaluate", "predict", "inspect", "report"} <= shown
     assert any("demo" in command for command in commands(text, "make"))
-    assert len(text.splitlines()) <= 150
+    assert len(text.splitlines()) <= 120
 
 
 def test_what_is_installed_is_in_a_clone():

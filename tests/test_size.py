@@ -20,7 +20,7 @@ LIMITS = {
     "files of the package": 246,
     "lines of the package": 31_697,
     "benchmark scripts": 31,
-    "lines of benchmarks": 5_512,
+    "lines of benchmarks": 5_535,
     "pages": 49,
     "run files": 26,
     "commands": 16,
