@@ -264,7 +264,7 @@ def run_figures(history: History, metric: str, target: float) -> dict[str, float
     Examples
     --------
     >>> workers = {"0": {"busy_s": 3.0, "idle_s": 1.0}}
-    >>> row = {"rows": 40, "train_s": 4.0, "merge_s": 1.0, "metrics": {"P@1": 0.5}}
+    >>> row = {"megabatch": 1, "rows": 40, "train_s": 4.0, "merge_s": 1.0, "metrics": {"P@1": 0.5}}
     >>> run_figures([{**row, "workers": workers}], "P@1", 0.4)
     {'P@1': 0.5, 's to P@1 0.4': 5.0, 'train s': 5.0, 'rows/s': 8.0, 'idle %': 25.0}
     """

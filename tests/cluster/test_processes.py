@@ -156,7 +156,7 @@ def test_the_scheduler_dies(
     assert [row["megabatch"] for row in resumed.history] == list(range(1, done + 3))
 
 
-@pytest.mark.parametrize("kib", [500_000, 700_000, 1_000_000])
+@pytest.mark.parametrize("kib", [pytest.param(500_000, marks=pytest.mark.slow), 700_000])
 def test_where_memory_is_too_little_to_begin_that_is_told_at_once(tmp_path: Path, kib: int) -> None:
     (tmp_path / "rows.txt").write_text("1,2 3:1 4:0.5\n0 1:1\n" * 20)
     command = 'ulimit -v "$0"; exec "$@"'
