@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -12,6 +14,7 @@ from daskxml.records.environment import describe, versions
 
 RESULTS = Path(os.environ.get("DASKXML_RESULTS") or Path(__file__).parent / "results")
 PACKAGES = ("numpy", "scipy", "numba", "dask", "distributed", "torch", "scikit-learn", "napkinxc")
+ROOT = Path(__file__).parents[1]
 DESCRIBED = ("cpu", "cores", "memory_gib", "os", "python", "commit", "date")
 
 
@@ -19,7 +22,28 @@ def machine() -> dict[str, Any]:
     """Describe the machine, its software and the commit measured."""
     found = describe()
     described = {name: found[name] for name in DESCRIBED}
-    return {**described, "packages": versions(PACKAGES), "blas": find_blas()}
+    load = round(os.getloadavg()[0], 2)
+    return {**described, "load": load, "packages": versions(PACKAGES), "blas": find_blas()}
+
+
+@functools.cache
+def sources_digest(paths: tuple[str, ...], root: Path = ROOT) -> str:
+    """Return twelve digits that change with the content of files, and of folders' sources.
+
+    Parameters
+    ----------
+    paths
+        Relative to ``root``; a path that is not there counts as an empty folder.
+    """
+    found = hashlib.sha256()
+    for path in sorted(paths):
+        place = root / path
+        files = [place] if place.is_file() else sorted(place.rglob("*"))
+        for file in files:
+            if file.is_file() and "__pycache__" not in file.parts:
+                found.update(file.relative_to(root).as_posix().encode() + b"\0")
+                found.update(hashlib.sha256(file.read_bytes()).digest())
+    return found.hexdigest()[:12]
 
 
 def find_blas() -> list[str]:

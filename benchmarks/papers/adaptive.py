@@ -4,9 +4,15 @@ Ma, Rusu, Wu and Sim, "Adaptive Elastic Training for Sparse Deep Learning on Het
 Servers", 2021; the settings are those of `study`. Each function of `KINDS` makes the figures whose
 TOML file names it:
 
+``slide-speed``  Rows that SLIDE trains in a second of a processor core, at the shape of
+    Amazon-670k with the share of the labels that it has on each set; 16 cores are taken to do 16
+    times that, and the V100 of the cost model has speed 1. With all labels the output layer is not
+    sampled, which is faster. Processor time, so that other programs on the machine do not count.
+    The first mega-batch builds hash tables and compiles, and is left out.
 ``learning-rates``  Every algorithm gets the same simulated time on every set (`DataSet.tuning_s`)
-    and the same grid; the best P@1 within that time on an eighth of the training rows counts, which
-    those runs do not train on. The test rows have no part in it.
+    and the same grid, which goes on by factors of 10 and 3 in turn until the best rate is none of
+    its ends; the best P@1 within that time on an eighth of the training rows counts, which those
+    runs do not train on. The test rows have no part in it.
 ``by-workers``  Accuracy on one, two and four workers (figures 6 and 7), or Adaptive SGD's alone,
     over time and mega-batches (figure 8). SLIDE has a worker of its own, a CPU, and is drawn beside
     each number of the others. Learning rates are those chosen at four workers.
@@ -14,11 +20,13 @@ TOML file names it:
 ``batch-times``  How long unequal workers take for identical batches (figure 1): one epoch, in the
     order of the files' shuffled rows. The spread of the paper's four V100, 32 %, is put in; what is
     measured is the other source of unequal times: batches of equally many rows differ in non-zeros.
-``batch-sizes``  Batch sizes, and how many merges are perturbed (figure 12).
-``algorithms``  All algorithms at equal simulated time on four unequal workers. A learning rate with
-    a star was chosen on the set before, since the algorithm was not tuned on this one. P@1 and P@5
-    are of the evaluation with the best P@1 within the time; the time is that to 95 % of the best
-    P@1 of all algorithms on the set.
+``batch-sizes``  Batch sizes, and how many merges are perturbed (figure 12). The CSV file has all
+    that decided weights and sizes, so that both can be computed again from it.
+``algorithms``  All algorithms at equal simulated time on four unequal workers, over several seeds:
+    means, with half the 95 % interval of the mean (Student's t). P@1 and P@5 are of the evaluation
+    with the best P@1 within the time; the target is 95 % of the best mean on the set. ``times
+    Elastic`` is the mean of the seeds' ratios of times to the target, each beside Elastic SGD of
+    the same seed, where both get there.
 """
 
 from __future__ import annotations
@@ -26,14 +34,20 @@ from __future__ import annotations
 import csv
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from daskxml.local import read_rows
+import daskxml
+from daskxml.api.in_process import train_here
+from daskxml.config import load_run_config
+from daskxml.data.rows import to_scipy
+from daskxml.data.synthetic import SyntheticSpec, generate
+from daskxml.local import read_rows, v100_cost
 from daskxml.local.cost import jitter_factor
 from drawing import (
     NEAR_BEST,
@@ -41,19 +55,67 @@ from drawing import (
     Figure,
     at_best,
     best,
-    draw_tree,
+    draw,
     idle_share,
-    panels,
+    interval,
     points,
     reaching,
-    save,
     table_lines,
     time_to,
     write_csv,
 )
-from study import ALGORITHMS, DATA, SPEEDS, History, Job, cost_of, resolve, run_all, with_changes
+from study import (
+    ALGORITHMS,
+    AMAZON_670K,
+    AMAZON_BATCH_ROWS,
+    AMAZON_ROW_NONZEROS,
+    DATA,
+    SPEEDS,
+    History,
+    Job,
+    cost_of,
+    resolve,
+    run_all,
+    with_changes,
+)
 
-COLORS = ("tab:green", "tab:blue", "tab:red", "tab:purple", "tab:brown")
+CORES = 16  # of the paper's server
+
+
+def slide_speed(figure: Figure) -> None:
+    """Measure how fast SLIDE is, in place of a V100."""
+    cost = v100_cost(AMAZON_670K)
+    batch = AMAZON_BATCH_ROWS, AMAZON_BATCH_ROWS * AMAZON_ROW_NONZEROS
+    gpu_rows_s = AMAZON_BATCH_ROWS / cost.batch_s(*batch)
+    spec = SyntheticSpec(
+        rows=2048, features=AMAZON_670K.features, labels=AMAZON_670K.labels, labels_per_row=5.0,
+        features_per_row=AMAZON_ROW_NONZEROS, flatness=10.0, noise=0.6,
+    )  # fmt: skip
+    part = generate(spec)[0]
+    given = daskxml.Matrices(to_scipy(part.features), to_scipy(part.labels))
+    active = load_run_config("slide").sampling.active
+    rows = []
+    for data, labels in figure.given["labels"].items():
+        share = min(1.0, active / labels)
+        settings = {
+            "sampling.active": round(share * AMAZON_670K.labels), "cluster.threads": 1,
+            "sampling.method": "simhash" if share < 1.0 else "none",
+            "strategy.megabatch_batches": 2, "training.megabatches": figure.given["megabatches"],
+        }  # fmt: skip
+        clock: list[float] = []
+        train_here(
+            "slide", train=given, overrides=settings,
+            on_megabatch=lambda row, clock=clock: clock.append(time.process_time()),
+        )  # fmt: skip
+        trained = 2 * 256 * (len(clock) - 1)
+        core_rows_s = trained / (clock[-1] - clock[0])
+        rows.append({
+            "data": data, "labels": labels, "share of the labels": round(share, 4),
+            "rows a second of a core": round(core_rows_s, 1),
+            "rows a second of the V100": round(gpu_rows_s),
+            "speed": round(CORES * core_rows_s / gpu_rows_s, 4),
+        })  # fmt: skip
+    figure.write(rows, table_lines(rows))
 
 
 TABLE = RESULTS / "learning_rates.csv"
@@ -61,16 +123,30 @@ EVALUATIONS = 8  # of a run that a learning rate is chosen by
 Row = dict[str, str | float]
 
 
-def tuning_jobs(sets: Iterable[str], algorithms: Iterable[str]) -> list[Job]:
-    """Return the runs, set by set, algorithm by algorithm."""
-    return [
-        Job(
-            data=data, algorithm=name, lr=lr, validates=True, train_s=DATA[data].tuning_s,
-            every=evaluation_gap(data, name),
-        )
-        for data in sets for name in algorithms
-        for lr in ALGORITHMS[name].learning_rates or DATA[data].learning_rates
-    ]  # fmt: skip
+def tuning_job(data: str, algorithm: str, lr: float) -> Job:
+    """Return the run that scores a rate."""
+    return Job(
+        data=data, algorithm=algorithm, lr=lr, validates=True, train_s=DATA[data].tuning_s,
+        every=evaluation_gap(data, algorithm),
+    )  # fmt: skip
+
+
+def missing_rates(scores: Mapping[float, float], grid: Sequence[float]) -> list[float]:
+    """Return the rates to try next: the grid, then what lies beyond an end that is the best.
+
+    >>> missing_rates({}, [1.0, 3.0]), missing_rates({1.0: 0.4, 3.0: 0.5}, [1.0, 3.0])
+    ([1.0, 3.0], [10.0])
+    >>> missing_rates({1.0: 0.5, 3.0: 0.4}, [1.0, 3.0])
+    [0.3]
+    >>> missing_rates({0.3: 0.4, 1.0: 0.5, 3.0: 0.5}, [1.0, 3.0])
+    []
+    """
+    if not scores:
+        return list(grid)
+    top = min(scores, key=lambda lr: (-scores[lr], lr))
+    ladder = [float(f"{digit}e{power}") for power in range(-6, 5) for digit in (1, 3)]
+    place = ladder.index(top)
+    return [lr for lr in ladder[place - 1 : place + 2] if lr not in scores]
 
 
 def evaluation_gap(data: str, algorithm: str) -> int:
@@ -93,19 +169,32 @@ def read_table() -> list[Row]:
 
 
 def learning_rates(figure: Figure) -> None:
-    """Simulate, and write the table with the rows that are new."""
-    algorithms = figure.algorithms or ALGORITHMS
-    histories = run_all(tuning_jobs(figure.sets, algorithms), figure.folder)
-    table = {(row["data"], row["algorithm"], row["lr"]): row["P@1"] for row in read_table()}
-    for job, history in histories.items():
-        table[job.data, job.algorithm, job.lr] = best(history)
-    sets_, names = list(DATA), list(ALGORITHMS)
-    ordered = sorted(table, key=lambda key: (sets_.index(key[0]), names.index(key[1]), key[2]))
-    write_csv(TABLE, [
-        {"data": data, "algorithm": name, "lr": lr, "P@1": round(table[data, name, lr], 5)}
-        for data, name, lr in ordered
-    ])  # fmt: skip
+    """Simulate until every best rate is within its grid, and write the table."""
+    found: dict[tuple[str, str], dict[float, float]] = {
+        (data, name): {} for data in figure.sets for name in figure.algorithms or ALGORITHMS
+    }
+    while jobs := [
+        tuning_job(*key, lr)
+        for key, scores in found.items()
+        for lr in missing_rates(scores, ALGORITHMS[key[1]].learning_rates)
+    ]:
+        for job, history in run_all(jobs, figure.folder).items():
+            found[job.data, job.algorithm][job.lr] = best(history)
+        write_rates(found)
     chosen.cache_clear()
+
+
+def write_rates(found: Mapping[tuple[str, str], Mapping[float, float]]) -> None:
+    """Replace the scores of these sets and algorithms in the table."""
+    kept = [row for row in read_table() if (row["data"], row["algorithm"]) not in found]
+    kept += [
+        {"data": data, "algorithm": name, "lr": lr, "P@1": round(score, 5)}
+        for (data, name), scores in found.items() for lr, score in scores.items()
+    ]  # fmt: skip
+    sets, names = list(DATA), list(ALGORITHMS)
+    write_csv(TABLE, sorted(
+        kept, key=lambda r: (sets.index(r["data"]), names.index(r["algorithm"]), r["lr"])
+    ))  # fmt: skip
 
 
 @functools.cache
@@ -126,17 +215,6 @@ def chosen_lr(data: str, algorithm: str) -> float:
         raise SystemExit(
             f"no learning rate of {algorithm} on {data}: run learning_rates first"
         ) from None
-
-
-def chosen_on(data: str, algorithm: str) -> str:
-    """Return the set whose held-out rows chose the rate: the set itself, or a smaller one.
-
-    Where an algorithm was not tuned on a set, it gets the rate of the largest set before it on
-    which it was.
-    """
-    names = list(DATA)
-    before = names[names.index(data) :: -1]
-    return next((name for name in before if (name, algorithm) in chosen()), data)
 
 
 COMPARED = ("adaptive-sgd", "elastic", "crossbow", "mirrored", "slide")
@@ -191,34 +269,6 @@ def reached(histories: Mapping[Job, History], what: str) -> list[dict[str, Any]]
     return rows
 
 
-def draw_by_workers(
-    histories: Mapping[Job, History], sets: Sequence[str], x: str, label: str
-) -> Any:
-    """Draw a row of panels for each set: accuracy on one, two and four workers."""
-    figure, axes = panels(len(sets), len(COUNTS), sharey="row")
-    for job, history in histories.items():
-        style, found, row = ALGORITHMS[job.algorithm], points(history), axes[sets.index(job.data)]
-        shown = row if job.algorithm == "slide" else [row[COUNTS.index(job.workers)]]
-        for axis in shown:
-            axis.plot(
-                [point[x] for point in found], [point["P@1"] for point in found],
-                label=style.title, color=style.color,
-                marker="." if len(found) < 25 else None, markersize=4,
-            )  # fmt: skip
-    for row, data in zip(axes, sets, strict=True):
-        for axis, count in zip(row, COUNTS, strict=True):
-            axis.set_title(f"{DATA[data].title}, {count} worker{'s' * (count > 1)}", fontsize=9)
-            axis.set_xlabel(LABELS[x])
-            axis.set_ylim(bottom=0.0)
-            draw_tree(axis, data)
-        row[0].set_ylabel("P@1, test rows")
-    return figure
-
-
-SLIDE = ALGORITHMS["slide"].title
-BY_COUNT = {1: "tab:green", 2: "tab:blue", 4: "tab:red"}
-
-
 def by_workers(figure: Figure) -> None:
     """Make figure 6 or 7, or figure 8 (``x`` has both axes)."""
     sets, axes_of = figure.sets, figure.given["x"]
@@ -228,36 +278,16 @@ def by_workers(figure: Figure) -> None:
         if len(axes_of) > 1:
             lines += [f"P@1, and {LABELS[x]} to the target:", ""]
         lines += [*table_lines(reached(histories, x)), ""]
-    figure.write(curve_rows(histories), lines[:-1])
-    if len(axes_of) > 1:
-        drawing = draw_by_count(histories, sets)
+    rows = curve_rows(histories)
+    figure.write(rows, lines[:-1])
+    axes = [(x, "P@1") for x in axes_of]
+    if len(axes) == 1:  # SLIDE beside each number of workers
+        rows += [{**r, "workers": n} for r in rows if r["algorithm"] == "slide" for n in (2, 4)]
+        draw(figure.name, rows, axes, line="algorithm", across="workers", down="data")
     else:
-        drawing = draw_by_workers(histories, sets, axes_of[0])
-    save(drawing, figure.name, drawing.axes[0])
-
-
-def draw_by_count(histories: Mapping[Job, History], sets: Sequence[str]) -> Any:
-    """Draw Adaptive SGD by the number of workers, over time and over mega-batches."""
-    figure, axes = panels(2, len(sets), sharey="col")
-    for job in sorted(histories, key=lambda job: COUNTS.index(job.workers)):
-        found, is_slide = points(histories[job]), job.algorithm == "slide"
-        column = sets.index(job.data)
-        for axis, x in zip(axes[:, column], ("time_s", "megabatch"), strict=True):
-            axis.plot(
-                [point[x] for point in found], [point["P@1"] for point in found],
-                color="black" if is_slide else BY_COUNT[job.workers],
-                linestyle=":" if is_slide else "-",
-                label=SLIDE if is_slide else f"{job.workers} worker{'s' * (job.workers > 1)}",
-            )  # fmt: skip
-    for column, data in zip(axes.T, sets, strict=True):
-        column[0].set_title(DATA[data].title, fontsize=9)
-        for axis, label in zip(column, LABELS.values(), strict=True):
-            axis.set_xlabel(label)
-            axis.set_ylim(bottom=0.0)
-            draw_tree(axis, data)
-    for axis in axes[:, 0]:
-        axis.set_ylabel("P@1, test rows")
-    return figure
+        rows = [{**r, "workers": "SLIDE" if r["algorithm"] == "slide" else r["workers"]}
+                for r in rows]  # fmt: skip
+        draw(figure.name, rows, axes, line="workers", across="data")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,22 +352,10 @@ def variants(figure: Figure) -> None:
     shown, sets = panels_of(figure), figure.sets
     jobs = [job for panel in shown for data in sets for job in panel.jobs[data].values()]
     histories = run_all(jobs, figure.folder)
-    figure.write(_table(shown, sets, histories), table_lines(_summary(shown, sets, histories)))
-    drawing, axes = panels(len(shown), len(sets), sharey="col")
-    for row, panel in zip(axes, shown, strict=True):
-        for axis, data in zip(row, sets, strict=True):
-            for color, (label, job) in zip(COLORS, panel.jobs[data].items(), strict=False):
-                found = points(histories[job])
-                axis.plot(
-                    [p[panel.x] for p in found], [p["P@1"] for p in found], color=color, label=label
-                )
-            axis.set_title(f"{DATA[data].title}: {panel.title}", fontsize=9)
-            axis.set_xlabel("epochs" if panel.x == "epoch" else "simulated seconds")
-            axis.set_ylim(bottom=0.0)
-            axis.legend(loc="lower right", fontsize=7)
-            draw_tree(axis, data)
-        row[0].set_ylabel("P@1, test rows")
-    save(drawing, figure.name)
+    rows = _table(shown, sets, histories)
+    figure.write(rows, table_lines(_summary(shown, sets, histories)))
+    axes = list(dict.fromkeys((panel.x, "P@1") for panel in shown))
+    draw(figure.name, rows, axes, line="variant", across="data", down="panel")
 
 
 def _distinct(shown: Sequence[Panel]) -> list[Panel]:
@@ -443,33 +461,30 @@ def times_summary(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def batch_times_figure(figure: Figure) -> None:
     """Make figure 1."""
-    drawing, axes = panels(2, len(figure.sets))
-    table: list[dict[str, Any]] = []
-    for data, (upper, lower) in zip(figure.sets, axes.T, strict=True):
-        times, nonzeros = batch_times(data, figure.folder)
-        table += times_of(data, times, nonzeros)
-        names = [f"{speed:g}" for speed in SPEEDS]
-        upper.bar(names, times.sum(axis=1), color="tab:blue", width=0.6)
-        upper.set_title(DATA[data].title, fontsize=9)
-        lower.boxplot(1e3 * times.T, tick_labels=names, whis=(5, 95), showfliers=False)
-        lower.set_xlabel("worker's speed")
-    axes[0][0].set_ylabel("an epoch, simulated seconds")
-    axes[1][0].set_ylabel("a batch, milliseconds")
+    table = [
+        row for data in figure.sets for row in times_of(data, *batch_times(data, figure.folder))
+    ]
     figure.write(table, table_lines(times_summary(table)))
-    save(drawing, figure.name)
+    shown = [
+        {**row, "percentile": edge, "seconds of a batch": row[f"batch_s_p{edge}"]}
+        for row in table for edge in EDGES
+    ]  # fmt: skip
+    axes = [("speed", "seconds of a batch"), ("speed", "epoch_s")]
+    draw(figure.name, shown, axes, line="percentile", across="data", marker="o")
 
 
 RULES = ("adaptive-paper", "adaptive-sgd")
-WORKER_COLORS = ("tab:red", "tab:orange", "tab:green", "tab:blue")
+DECIDED = ("batch_rows", "batch_size", "updates", "counted", "norm", "weight")
 
 
 def sizes_of(job: Job, history: History) -> list[dict[str, Any]]:
-    """Return the batch sizes of every mega-batch."""
+    """Return what decided weights and sizes in every mega-batch."""
     return [
         {
             "data": job.data, "rules": job.algorithm, "megabatch": row["megabatch"],
-            **{f"batch_rows_{n}": worker["batch_rows"] for n, worker in row["workers"].items()},
-            **{f"updates_{n}": worker["updates"] for n, worker in row["workers"].items()},
+            **{
+                f"{key}_{n}": worker[key] for key in DECIDED for n, worker in row["workers"].items()
+            },
             "perturbed": int(row["perturbed"]),
         }
         for row in history
@@ -493,16 +508,6 @@ def sizes_summary(job: Job, history: History) -> dict[str, Any]:
     }
 
 
-def draw_sizes(axis: Any, job: Job, rows: list[dict[str, Any]]) -> None:
-    """Draw the batch size of every worker."""
-    for number, (speed, color) in enumerate(zip(SPEEDS, WORKER_COLORS, strict=True)):
-        sizes = [row[f"batch_rows_{number}"] for row in rows]
-        axis.plot(range(1, len(rows) + 1), sizes, color=color, label=f"speed {speed:g}")
-    words = "as printed" if job.algorithm == "adaptive-paper" else "by speed"
-    axis.set_title(f"{DATA[job.data].title}: {words}", fontsize=9)
-    axis.set_ylim(0, DATA[job.data].batch_max * 1.08)
-
-
 def batch_sizes(figure: Figure) -> None:
     """Make figure 12."""
     jobs = [base_job(data, rules) for data in figure.sets for rules in RULES]
@@ -510,88 +515,64 @@ def batch_sizes(figure: Figure) -> None:
     rows = {job: sizes_of(job, histories[job]) for job in jobs}
     summary = [sizes_summary(job, histories[job]) for job in jobs]
     figure.write(list(itertools.chain(*rows.values())), table_lines(summary))
-    drawing, axes = panels(len(figure.sets), 3)
-    for job in jobs:
-        row = axes[figure.sets.index(job.data)]
-        draw_sizes(row[RULES.index(job.algorithm)], job, rows[job])
-        perturbed = list(itertools.accumulate(found["perturbed"] for found in rows[job]))
-        style = ALGORITHMS[job.algorithm]
-        words = "as printed" if job.algorithm == "adaptive-paper" else "by speed"
-        row[2].plot(range(1, len(perturbed) + 1), perturbed, color=style.color, label=words)
-    for data, row in zip(figure.sets, axes, strict=True):
-        row[2].set_title(f"{DATA[data].title}: perturbed merges", fontsize=9)
-        row[2].legend(loc="upper left")
-        row[0].set_ylabel("rows in a batch")
-        for axis in row:
-            axis.set_xlabel("mega-batches")
-    save(drawing, figure.name, drawing.axes[0])
-
-
-def row_of(job: Job, history: History, target: float) -> dict[str, Any]:
-    """Return a row of the table."""
-    metrics = at_best(history)
-    return {
-        "data": job.data,
-        "algorithm": job.algorithm,
-        "lr": job.lr,
-        "lr_chosen_on": chosen_on(job.data, job.algorithm),
-        "P@1": round(metrics["P@1"], 4),
-        "P@5": round(metrics["P@5"], 4),
-        "seconds_to_95": time_to(history, target),
-        "rows": history[-1]["rows"] if history else 0,
-        "megabatches": len(history),
-        "idle_share": round(idle_share(history), 4),
-    }
-
-
-def make_table(histories: Mapping[Job, History]) -> list[dict[str, Any]]:
-    """Return a row for each run; targets are of its set's best."""
-    tops: dict[str, float] = {}
-    for job, history in histories.items():
-        tops[job.data] = max(tops.get(job.data, 0.0), best(history))
-    return [row_of(job, history, NEAR_BEST * tops[job.data]) for job, history in histories.items()]
-
-
-def markdown(table: Sequence[Mapping[str, Any]], sets: Sequence[str]) -> str:
-    """Return the table as Markdown, one part for each set, best times in bold."""
-    return "\n".join(line for data in sets for line in _part(table, data))
-
-
-def _part(table: Sequence[Mapping[str, Any]], data: str) -> list[str]:
-    rows = [row for row in table if row["data"] == data]
-    times = [row["seconds_to_95"] for row in rows if row["seconds_to_95"] is not None]
-    target = NEAR_BEST * max(row["P@1"] for row in rows)
-    lines = [
-        f"### {data}: {DATA[data].train_s:g} simulated seconds, target P@1 {target:.3f}", "",
-        "| algorithm | lr | P@1 | P@5 | seconds to target | rows | workers idle |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+    shown = [
+        {**row, "worker": f"speed {speed:g}", "rows in a batch": row[f"batch_rows_{n}"]}
+        for mine in rows.values() for row in mine for n, speed in enumerate(SPEEDS)
     ]  # fmt: skip
-    for row in rows:
-        time_s = row["seconds_to_95"]
-        spelled = "-" if time_s is None else f"{time_s:.1f}"
-        spelled = f"**{spelled}**" if times and time_s == min(times) else spelled
-        rate = f"{row['lr']:g}{'' if row['lr_chosen_on'] == data else ' *'}"
-        cells = [
-            ALGORITHMS[row["algorithm"]].title, rate, f"{row['P@1']:.3f}",
-            f"{row['P@5']:.3f}", spelled, f"{row['rows']:,}", f"{row['idle_share']:.1%}",
-        ]  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, ""]
+    axes = [("megabatch", "rows in a batch")]
+    draw(figure.name, shown, axes, line="worker", across="rules", down="data")
+
+
+def make_table(
+    histories: Mapping[Job, History], sets: Sequence[str], names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return a row for each set and algorithm, means over the seeds; targets are of the best."""
+    rows = []
+    for data in sets:
+        runs = {
+            name: {j.seed: h for j, h in histories.items() if (j.data, j.algorithm) == (data, name)}
+            for name in names
+        }
+        means = {name: interval([best(h) for h in by.values()]) for name, by in runs.items()}
+        target = NEAR_BEST * max(mean for mean, _ in means.values())
+        times = {n: {s: time_to(h, target) for s, h in by.items()} for n, by in runs.items()}
+        for name, by in runs.items():
+            reached = [t for t in times[name].values() if t is not None]
+            ratios = [
+                t / other for seed, t in times[name].items()
+                if t and (other := times.get("elastic", {}).get(seed))
+            ]  # fmt: skip
+            seconds, ratio = (interval(v) if v else (None, None) for v in (reached, ratios))
+            rows.append({
+                "data": data, "algorithm": name, "lr": chosen_lr(data, name), "seeds": len(by),
+                "target": round(target, 4), "P@1": round(means[name][0], 4),
+                "P@1 +-": round(means[name][1], 4),
+                "P@5": round(interval([at_best(h)["P@5"] for h in by.values()])[0], 4),
+                "reached by": len(reached), "seconds": seconds[0], "seconds +-": seconds[1],
+                "times Elastic": ratio[0], "times Elastic +-": ratio[1], "pairs": len(ratios),
+                "idle": round(interval([idle_share(h) for h in by.values()])[0], 4),
+            })  # fmt: skip
+    return rows
 
 
 def algorithms(figure: Figure) -> None:
     """Make the table of all algorithms."""
+    names = figure.algorithms or [n for n in ALGORITHMS if (figure.sets[0], n) in chosen()]
     jobs = [
-        Job(data=data, algorithm=name, lr=chosen_lr(chosen_on(data, name), name))
-        for data in figure.sets
-        for name in figure.algorithms or ALGORITHMS
-    ]
-    histories = run_all(jobs, figure.folder)
-    table = make_table({job: histories[job] for job in jobs})
-    figure.write(table, markdown(table, figure.sets).split("\n"))
+        Job(data=data, algorithm=name, lr=chosen_lr(data, name), seed=seed)
+        for seed in range(figure.given["seeds"]) for data in figure.sets for name in names
+    ]  # fmt: skip
+    table = make_table(run_all(jobs, figure.folder), figure.sets, names)
+    lines: list[str] = []
+    for data in figure.sets:
+        mine = [row for row in table if row["data"] == data]
+        lines += [f"### {data}: {DATA[data].train_s:g} simulated seconds", ""]
+        lines += [*table_lines([{k: v for k, v in r.items() if k != "data"} for r in mine]), ""]
+    figure.write(table, lines[:-1])
 
 
 KINDS = {
     "learning-rates": learning_rates, "by-workers": by_workers, "variants": variants,
-    "batch-times": batch_times_figure, "batch-sizes": batch_sizes, "algorithms": algorithms,
+    "slide-speed": slide_speed, "batch-times": batch_times_figure, "batch-sizes": batch_sizes,
+    "algorithms": algorithms,
 }  # fmt: skip

@@ -38,7 +38,7 @@ from __future__ import annotations
 import itertools
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,8 @@ import scipy.sparse
 
 from daskxml.collectives.adasum import adasum_recursive
 from daskxml.local import read_rows
-from drawing import RESULTS, Figure, best, panels, points, pyplot, save, table_lines, write_csv
-from study import DATA, HERE, History, Job, resolve, run_all
+from drawing import RESULTS, Figure, best, draw, points, table_lines, write_csv
+from study import HERE, History, Job, resolve, run_all
 
 DATA_NAME = "delicious"
 BATCH_ROWS = 32
@@ -101,10 +101,6 @@ def gradient_job(data: str, workers: int, lr: float, epochs: float) -> Job:
 
 NEAR = 0.98
 RULES = ("adasum", "sum")
-STYLES = {
-    ("adasum", "untuned"): ("tab:red", ""), ("adasum", "tuned"): ("tab:red", "//"),
-    ("sum", "untuned"): ("tab:blue", ""), ("sum", "tuned"): ("tab:blue", "//"),
-}  # fmt: skip
 
 
 def last_precision(history: History) -> float:
@@ -176,27 +172,6 @@ def final_rows(
     return table
 
 
-def draw_bars(table: list[dict[str, Any]], sequential: float, counts: Sequence[int]) -> None:
-    """Draw a group of bars for every number of workers."""
-    figure, axis = pyplot().subplots(figsize=(6.4, 3.6))
-    for number, ((rule, kind), (color, hatch)) in enumerate(STYLES.items()):
-        rows = [row for row in table if row["rule"] == rule and row["rate"] == kind]
-        places = [counts.index(row["workers"]) + 0.2 * (number - 1.5) for row in rows]
-        spread = [[row["P@1"] - row["least"] for row in rows],
-                  [row["most"] - row["P@1"] for row in rows]]  # fmt: skip
-        name = "Adasum" if rule == "adasum" else "Sum"
-        axis.bar(
-            places, [row["P@1"] for row in rows], 0.19, yerr=spread, color=color, hatch=hatch,
-            alpha=0.5 if hatch else 0.9, label=f"{name}, {kind} learning rate", edgecolor="white",
-            error_kw={"linewidth": 0.8},
-        )  # fmt: skip
-    axis.axhline(sequential, color="gray", linestyle=":", label="one worker")
-    axis.set_xticks(range(len(counts)), [str(count) for count in counts])
-    axis.set_xlabel("workers")
-    axis.set_ylabel("P@1 at the end, test rows")
-    save(figure, "adasum_fig06", axis, columns=2)
-
-
 def schedule(figure: Figure) -> None:
     """Make figure 6."""
     folder, counts = figure.folder, figure.given["counts"]
@@ -209,11 +184,11 @@ def schedule(figure: Figure) -> None:
         rates[count, rule, "tuned"] = tuned[count, rule]
     table = final_rows(epochs, rates, figure.given["seeds"], folder)
     figure.write(table)
-    draw_bars([row for row in table if row["workers"] > 1], table[0]["P@1"], counts)
+    shown = [{**row, "combined by": f"{row['rule']}, {row['rate']} rate"} for row in table]
+    draw(figure.name, shown, [("workers", "P@1")], line="combined by", marker="o")
 
 
 NOTE = "orthogonality/"
-COLORS = ("tab:blue", "tab:cyan", "tab:green", "tab:olive")
 
 
 def orthogonality_of(job: Job, history: History) -> list[dict[str, Any]]:
@@ -234,19 +209,6 @@ def orthogonality_of(job: Job, history: History) -> list[dict[str, Any]]:
     return table
 
 
-def draw_layers(axis: Any, data: str, table: list[dict[str, Any]], workers: int) -> None:
-    """Draw a line for each layer, and their mean in bold."""
-    epochs = [row["epoch"] for row in table]
-    layers = [name for name in table[0] if name not in ("data", "step", "epoch", "loss", "mean")]
-    for name, color in zip(layers, COLORS, strict=True):
-        axis.plot(epochs, [row[name] for row in table], color=color, linewidth=0.9, label=name)
-    axis.plot(epochs, [row["mean"] for row in table], color="tab:red", linewidth=2.5, label="mean")
-    axis.axhline(1.0 / workers, color="gray", linestyle=":", label=f"equal gradients, 1/{workers}")
-    axis.set_title(f"{DATA[data].title}, {workers} workers", fontsize=9)
-    axis.set_xlabel("epochs")
-    axis.set_ylim(0.0, 1.05)
-
-
 def orthogonality(figure: Figure) -> None:
     """Make figure 1."""
     workers = figure.given["workers"]
@@ -255,11 +217,12 @@ def orthogonality(figure: Figure) -> None:
     histories = run_all(jobs, figure.folder)
     tables = [orthogonality_of(job, histories[job]) for job in jobs]
     figure.write([row for table in tables for row in table])
-    drawing, axes = panels(1, len(jobs), sharey="row")
-    for axis, data, table in zip(axes[0], figure.sets, tables, strict=True):
-        draw_layers(axis, data, table, workers)
-    axes[0][0].set_ylabel("orthogonality")
-    save(drawing, figure.name, drawing.axes[0], columns=3)
+    layers = [
+        {**row, "layer": name, "orthogonality": row[name]}
+        for table in tables for row in table for name in row
+        if name not in ("data", "step", "epoch", "loss")
+    ]  # fmt: skip
+    draw(figure.name, layers, [("epoch", "orthogonality")], line="layer", across="data")
 
 
 NODES, NODE_ROWS, STEPS = 64, 32, 100
@@ -393,21 +356,6 @@ def last_loss(table: Sequence[dict[str, float]]) -> float:
     return loss if np.isfinite(loss) else np.inf
 
 
-def draw_errors(table: Sequence[dict[str, float]], rate: float) -> None:
-    """Draw both errors over the steps."""
-    figure, axis = pyplot().subplots(figsize=(6.4, 3.4))
-    steps = [row["step"] for row in table]
-    for name, label, color in (
-        ("sum", "Sum (synchronous SGD)", "tab:blue"), ("adasum", "Adasum", "tab:red"),
-    ):  # fmt: skip
-        axis.plot(steps, [row[name] for row in table], color=color, label=label)
-    axis.set_title(f"{NODES} nodes, alpha = {rate:g}", fontsize=9)
-    axis.set_xlabel("steps")
-    axis.set_ylabel("relative error")
-    axis.set_ylim(bottom=0.0)
-    save(figure, "adasum_fig02", axis)
-
-
 def hessian(figure: Figure) -> None:
     """Choose the rate, and make figure 2."""
     data, rates = read_dense(figure.folder), figure.given["rates"]
@@ -416,7 +364,11 @@ def hessian(figure: Figure) -> None:
     rate = min(rates, key=losses.__getitem__)
     table = train(data, rate, measures=True)
     figure.write([{"alpha": rate, **row} for row in table])
-    draw_errors(table, rate)
+    errors = [
+        {**row, "combined by": name, "relative error": row[name]}
+        for row in table for name in ("sum", "adasum")
+    ]  # fmt: skip
+    draw(figure.name, errors, [("step", "relative error")], line="combined by")
 
 
 EPOCHS = 6.0
@@ -499,8 +451,6 @@ def targets(figure: Figure) -> None:
         )
         for given in figure.given["column"]
     ]  # fmt: skip
-    if figure.quick:
-        columns = [replace(c, rates=c.rates[1:2], epochs=0.5) for c in columns]
     table = make_table(columns, figure.folder)
     figure.write(table, table_lines(table))
 

@@ -15,8 +15,7 @@ every GPU has a port of 12.5 GB/s in each direction (100 Gb/s InfiniBand; PCIe 3
 fast), which the messages within and between machines share, and 10 microseconds a message.
 Arithmetic is bound by memory, at 450 GB/s (`daskxml.local.cost`): Adam moves 7 numbers a
 parameter, Adasum 2.5, a sum 3. Forward and backward passes, and the host's time for every layer,
-are not in it. To save memory the arrays are a thousandth of the model, and all rates are;
-``--quick``: a hundred-thousandth.
+are not in it. To save memory the arrays are a thousandth of the model, and all rates are.
 """
 
 from __future__ import annotations
@@ -301,7 +300,7 @@ def table(scale: int) -> list[dict[str, Any]]:
 
 def partition(figure: Figure) -> None:
     """Simulate, and write the table."""
-    rows = table(100_000 if figure.quick else 1000)
+    rows = table(1000)
     figure.write(rows, table_lines(rows))
 
 

@@ -31,8 +31,6 @@ class Figure:
         Of the data sets.
     sets, algorithms
         Those that are shown; no algorithms stands for all.
-    quick
-        Short runs, of which nothing is written.
     """
 
     name: str
@@ -40,13 +38,9 @@ class Figure:
     folder: Path
     sets: Sequence[str] = ()
     algorithms: Sequence[str] = ()
-    quick: bool = False
 
     def write(self, rows: Sequence[Mapping[str, Any]], lines: Sequence[str] = ()) -> None:
-        """Write the CSV file, and the numbers of the page; print the page's if it is quick."""
-        if self.quick:
-            print("\n".join(lines or table_lines(rows)))
-            return
+        """Write the CSV file, and the numbers of the page."""
         write_csv(RESULTS / f"{self.name}.csv", rows)
         if lines:
             write_measured(self.name, lines)
@@ -170,14 +164,69 @@ def pyplot() -> Any:
     return plt
 
 
-def panels(rows: int, columns: int, **options: Any) -> tuple[Any, Any]:
-    """Return a drawing and its ``(rows, columns)`` panels."""
-    size = (3.6 * columns, 2.7 * rows)
-    return pyplot().subplots(rows, columns, figsize=size, squeeze=False, **options)
+Row = Mapping[str, Any]
 
 
-def scale_log(axis: Any) -> None:
-    """Give the y axis a logarithmic scale with plain numbers."""
+def draw(
+    name: str,
+    rows: Sequence[Row],
+    axes: Sequence[tuple[str, str]],
+    *,
+    line: str,
+    across: str = "",
+    down: str = "",
+    is_log: bool = False,
+    marker: str = "",
+) -> None:
+    """Draw the rows of a CSV file as ``results/figures/NAME.png``, with one legend below all.
+
+    Parameters
+    ----------
+    axes
+        Pairs of keys, along x and y; each has a row of panels of its own.
+    line, across, down
+        Keys: each of their values has a line, a column of panels, rows of panels.
+    is_log, marker
+        Of the y axis, and of the points.
+    """
+    lines, columns, groups = (
+        list(dict.fromkeys(row[key] for row in rows)) if key else [None]
+        for key in (line, across, down)
+    )
+    places = list(itertools.product(groups, axes))
+    plt = pyplot()
+    size = (3.6 * len(columns), 2.7 * len(places))
+    figure, grid = plt.subplots(len(places), len(columns), figsize=size, squeeze=False)
+    for panels, (group, (x, y)) in zip(grid, places, strict=True):
+        for axis, column in zip(panels, columns, strict=True):
+            mine = [r for r in rows if (not across or r[across] == column)
+                    and (not down or r[down] == group)]  # fmt: skip
+            for number, value in enumerate(lines):
+                found = [row for row in mine if row[line] == value and row[y] is not None]
+                axis.plot(
+                    [r[x] for r in found], [r[y] for r in found], marker, linestyle="-",
+                    markersize=4, color=f"C{number % 10}", label=str(value),
+                )  # fmt: skip
+            axis.set_title(", ".join(str(n) for n in (group, column) if n is not None), fontsize=9)
+            axis.set_xlabel(x)
+            _scale(axis, is_log)
+            for data in {group, column} & {*DATA}:
+                draw_tree(axis, str(data)) if y == "P@1" else None
+        panels[0].set_ylabel(y)
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    lines_of_legend = -(-len(labels) // min(4, max(1, int(size[0] / ENTRY_INCHES))))
+    room = (0.12 + 0.22 * lines_of_legend) / size[1]
+    figure.legend(handles, labels, loc="lower center", ncols=-(-len(labels) // lines_of_legend))
+    figure.tight_layout(rect=(0.0, room, 1.0, 1.0))
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    figure.savefig(RESULTS / f"{name}.png")
+    plt.close(figure)
+
+
+def _scale(axis: Any, is_log: bool) -> None:
+    if not is_log:
+        axis.set_ylim(bottom=0.0)
+        return
     from matplotlib.ticker import LogFormatter
 
     axis.set_yscale("log")
@@ -197,17 +246,18 @@ def draw_tree(axis: Any, data: str) -> None:
         )  # fmt: skip
 
 
-def save(figure: Any, name: str, legend_of: Any = None, columns: int = 4) -> None:
-    """Write ``results/figures/NAME.png``, with one legend below all panels."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    room = 0.0
-    if legend_of is not None:
-        handles, labels = legend_of.get_legend_handles_labels()
-        columns = min(columns, int(figure.get_size_inches()[0] / ENTRY_INCHES))
-        lines = -(-len(labels) // columns)
-        room = (0.12 + 0.22 * lines) / figure.get_size_inches()[1]
-        figure.legend(handles, labels, loc="lower center", ncols=columns)
-    figure.tight_layout(rect=(0.0, room, 1.0, 1.0))
-    path = RESULTS / f"{name}.png"
-    figure.savefig(path)
-    print(path)
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean, and half of its 95 % interval by Student's t; 0 for a single value.
+
+    Examples
+    --------
+    >>> [round(found, 3) for found in interval([1.0, 2.0, 3.0])]
+    [2.0, 2.484]
+    """
+    from scipy import stats
+
+    mean, n = sum(values) / len(values), len(values)
+    if n < 2:
+        return mean, 0.0
+    deviation = (sum((value - mean) ** 2 for value in values) / (n - 1)) ** 0.5
+    return mean, float(stats.t.ppf(0.975, n - 1)) * deviation / n**0.5

@@ -29,7 +29,7 @@ import dataclasses
 import functools
 import itertools
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from typing import Any
 from daskxml.config import RunConfig, load_run_config
 from daskxml.local import CostModel, Network, Rows, read_rows
 from daskxml.local.cost import cost_by_epochs
-from drawing import RESULTS, Figure, elapsed_s, panels, save, scale_log, write_csv
+from drawing import RESULTS, Figure, draw, elapsed_s, write_csv
 from study import HERE, History, keep, run_all, run_file
 
 THREADS, RATIO = 56, 250.0
@@ -77,11 +77,6 @@ class HogbatchSet:
     rates: tuple[float, ...] = (0.1, 0.01, 1.0)
 
     @property
-    def title(self) -> str:
-        """In the figures."""
-        return f"{self.name} (for {self.instead_of})" if self.instead_of else self.name
-
-    @property
     def megabatch_rows(self) -> int:
         """Rows between two barriers."""
         return self.megabatch_batches * self.batch_max
@@ -111,10 +106,8 @@ SETS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """An algorithm: what it is called, its colour, its strategy, and who takes part."""
+    """An algorithm: its strategy, and who takes part."""
 
-    title: str
-    color: str
     strategy: str
     has_gpu: bool = True
     has_pool: bool = True
@@ -126,19 +119,11 @@ class Algorithm:
 
 
 ALGORITHMS = {
-    "cpu": Algorithm(
-        title="Hogbatch CPU (Hogwild)", color="tab:blue", strategy="hogbatch", has_gpu=False
-    ),
-    "gpu": Algorithm(
-        title="Hogbatch GPU (mini-batch)", color="black", strategy="hogbatch", has_pool=False
-    ),
-    "cpu-gpu": Algorithm(
-        title="CPU+GPU Hogbatch", color="tab:orange", strategy="cpu-gpu-hogbatch"
-    ),
-    "adaptive": Algorithm(
-        title="Adaptive Hogbatch", color="tab:red", strategy="adaptive-hogbatch"
-    ),
-}  # fmt: skip
+    "cpu": Algorithm(strategy="hogbatch", has_gpu=False),
+    "gpu": Algorithm(strategy="hogbatch", has_pool=False),
+    "cpu-gpu": Algorithm(strategy="cpu-gpu-hogbatch"),
+    "adaptive": Algorithm(strategy="adaptive-hogbatch"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,10 +261,6 @@ def curves_of(found: dict[HogbatchJob, History]) -> list[dict[str, Any]]:
     return rows
 
 
-LABELS = {"time": "time, in epochs of the GPU alone", "epoch": "epochs"}
-TITLES = {"proportional": "rates in proportion to rows", "equal": "one rate for all"}
-
-
 def grid(found: dict[HogbatchJob, History]) -> list[dict[str, Any]]:
     """Return the lowest loss of every run."""
     return [
@@ -291,28 +272,6 @@ def grid(found: dict[HogbatchJob, History]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def draw_losses(rows: list[dict[str, Any]], sets: Sequence[str], x: str, name: str) -> None:
-    """Draw a panel for each set and rule."""
-    figure, axes = panels(len(RULES), len(sets), sharey="col")
-    for line, rule in zip(axes, RULES, strict=True):
-        for axis, data in zip(line, sets, strict=True):
-            for algorithm, style in ALGORITHMS.items():
-                mine = [
-                    row for row in rows
-                    if (row["data"], row["rule"], row["algorithm"]) == (data, rule, algorithm)
-                ]  # fmt: skip
-                if mine:
-                    axis.plot(
-                        [row[x] for row in mine], [row["normalised"] for row in mine], marker=".",
-                        markersize=4, color=style.color, label=style.title,
-                    )  # fmt: skip
-            axis.set_title(f"{SETS[data].title}\n{TITLES[rule]}: {mine[0]['lr']:g}", fontsize=9)
-            scale_log(axis)
-            axis.set_xlabel(LABELS[x])
-        line[0].set_ylabel("training loss / lowest")
-    save(figure, name, axes[0][0])
-
-
 def loss(figure: Figure) -> None:
     """Make figure 5 or 6; the first also writes the lowest loss of every run."""
     found, left_out = histories(figure.sets, figure.folder), figure.given["left_out"]
@@ -320,11 +279,14 @@ def loss(figure: Figure) -> None:
         write_csv(RESULTS / "hogbatch_learning_rates.csv", grid(found))
     rows = [row for row in curves_of(found) if row["algorithm"] not in left_out]
     figure.write(rows)
-    draw_losses(rows, figure.sets, figure.given["x"], figure.name)
+    axes = [(figure.given["x"], "normalised")]
+    draw(
+        figure.name, rows, axes, line="algorithm", across="data", down="rule", is_log=True,
+        marker=".",
+    )  # fmt: skip
 
 
 SHOWN_EPOCHS = 3.0
-DEVICES = {"cpu": "pool of 56 threads", "gpu": "GPU"}
 
 
 def use_of(job: HogbatchJob, history: History) -> list[dict[str, Any]]:
@@ -353,21 +315,12 @@ def use(figure: Figure) -> None:
     jobs = [job for job in chosen(found) if (job.data, job.rule) == (data, "proportional")]
     rows = {job: use_of(job, found[job]) for job in jobs}
     figure.write([row for mine in rows.values() for row in mine])
-    drawing, axes = panels(1, 2, sharey=True)
-    for (kind, title), axis in zip(DEVICES.items(), axes[0], strict=True):
-        for number, (job, mine) in enumerate(rows.items()):
-            style = ALGORITHMS[job.algorithm]
-            edges = [row["begin"] for row in mine] + [mine[-1]["end"]]
-            shift = 0.006 * (number - 1.5)  # so that lines that lie on each other are seen
-            axis.stairs(
-                [row[kind] + shift for row in mine], edges, baseline=None, color=style.color,
-                label=style.title, linewidth=1.6,
-            )  # fmt: skip
-        axis.set_title(f"{data}: {title}", fontsize=9)
-        axis.set_xlabel("time, in epochs of the GPU alone")
-        axis.set_ylim(-0.03, 1.05)
-    axes[0][0].set_ylabel("share of the time")
-    save(drawing, figure.name, axes[0][0], columns=2)
+    shown = [
+        {**row, "device": device, "time": row[edge], "share of the time": row[device]}
+        for mine in rows.values() for row in mine for device in ("cpu", "gpu")
+        for edge in ("begin", "end")
+    ]  # fmt: skip
+    draw(figure.name, shown, [("time", "share of the time")], line="algorithm", across="device")
 
 
 def shares_of(job: HogbatchJob, history: History) -> dict[str, Any]:
@@ -389,18 +342,7 @@ def shares(figure: Figure) -> None:
         and job.algorithm in ("cpu-gpu", "adaptive")
     ]  # fmt: skip
     figure.write(rows)
-    drawing, axes = panels(1, 2, sharey=True)
-    for algorithm, axis in zip(("cpu-gpu", "adaptive"), axes[0], strict=True):
-        mine = [row for row in rows if row["algorithm"] == algorithm]
-        names, share = [row["data"] for row in mine], [row["cpu_share"] for row in mine]
-        axis.bar(names, share, 0.6, color="tab:blue", label="pool of 56 threads")
-        axis.bar(names, [1 - s for s in share], 0.6, bottom=share, color="gray", label="GPU")
-        axis.set_title(ALGORITHMS[algorithm].title, fontsize=9)
-        axis.tick_params(axis="x", labelsize=7)
-        for name, value in zip(names, share, strict=True):
-            axis.annotate(f"{value:.0%}", (name, value / 2), ha="center", color="white")
-    axes[0][0].set_ylabel("share of the updates")
-    save(drawing, figure.name, axes[0][0])
+    draw(figure.name, rows, [("data", "cpu_share")], line="algorithm", marker="o")
 
 
 KINDS = {"loss": loss, "use": use, "shares": shares}

@@ -24,26 +24,28 @@ of 4 GPUs: 25 ms at the 25 GB/s of an NVLink. So for every set
 Each batch's time has a seeded log-normal jitter of 5 %. Two or one workers are the first of the
 four.
 
-SLIDE runs on one worker that stands for the CPU of the paper's server, whose 16 cores are taken to
-do 8 times the work of two. Two did 5,000 rows a second at 200,000 labels with SimHash and half a
-percent of the labels for each row (benchmarks/results/slide.json); at Amazon-670k's 670,091 labels
-that is 12,000 rows a second on 16, beside 9,600 on the V100 of the cost model, and so a speed of
-1.25. Its rates are a grid of their own: it steps by Adam.
+SLIDE runs on one worker that stands for the CPU of the paper's server, with 16 cores. Its speed is
+measured at the shape of Amazon-670k with the share of the labels that it trains each row with on a
+set (200 labels: all of bibtex, a fifth of delicious, a tenth of stackex4-2k), beside the V100's by
+the cost model: `adaptive.slide_speed` writes ``slide_speed.csv``. Its rates are a grid of their
+own, since it steps by Adam.
 
 Sets and algorithms are in ``study.toml``. Finished simulations are kept on disk, and those that are
 missing run, one on every core of this process. A file for each run holds its history, under a key
 of everything that decides it: the resolved configuration, the speeds, the costs, the network, the
-data's name and daskxml's version. So figures share runs, and an interrupted study continues.
+data's name, a digest of the sources. So figures share runs, and an interrupted study continues.
 """
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import functools
 import hashlib
 import json
 import multiprocessing
 import os
+import sys
 import time
 import tomllib
 from collections.abc import Callable, Sequence
@@ -52,7 +54,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import daskxml
 from daskxml.api.in_process import simulate
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.errors import TrainingError
@@ -62,14 +63,25 @@ from daskxml.models.network.spec import Layout, ModelSpec
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from machine import sources_digest
+
 PIPELINES = ROOT / "pipelines"
 CACHE = ROOT / "runs" / "figures"  # runs/ is ignored by git
 
 SPEEDS = (1.0, 0.92, 0.84, 0.76)
-SLIDE_SPEED = 1.25
+SLIDE_SPEEDS = ROOT / "benchmarks" / "results" / "figures" / "slide_speed.csv"
 AMAZON_670K = ModelSpec(features=135_909, labels=670_091, hidden=(128,))
 AMAZON_BATCH_ROWS, AMAZON_ROW_NONZEROS = 1024, 76
 VALIDATION = 0.125
+# What a simulated run is computed by; the key of a finished one has its digest.
+DECIDING = tuple(
+    f"daskxml/{room}" for room in (
+        "config", "core", "data", "kernels/cpu", "collectives", "strategies", "metrics", "optim",
+        "models/network", "session", "worker", "local",
+    )
+)  # fmt: skip
 PROCESSES = len(os.sched_getaffinity(0))
 History = list[dict[str, Any]]
 
@@ -86,11 +98,6 @@ class DataSet:
         Simulated seconds of every run that is shown.
     tuning_s
         Simulated seconds of every run that a learning rate is chosen by.
-    learning_rates
-        The grid, the same for all algorithms. In an earlier version of this study 0.1 and 0.3 were
-        tried on the two smaller sets, and no algorithm chose less than 1; 30 on stackex4-2k with
-        five algorithms, and none of them learned anything. On nvd-product, the dearest, 1 is left
-        out too.
     tree
         P@1 of omikuji's Parabel on the test rows, a linear tree; None where it was not measured.
     synthetic
@@ -103,23 +110,21 @@ class DataSet:
     megabatch_batches: int = 100
     train_s: float
     tuning_s: float
-    learning_rates: tuple[float, ...] = (1.0, 3.0, 10.0)
     tree: float | None = None
     synthetic: SyntheticSpec | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """A run file, what it is called in the figures, and its colour there.
+    """A run file, and what it is called in the tables.
 
-    ``learning_rates`` replace the grid of the data set.
+    The grid of ``learning_rates`` is extended until the best is none of its ends.
     """
 
     run_file: str
     title: str
-    color: str
     overrides: tuple[tuple[str, Any], ...] = ()
-    learning_rates: tuple[float, ...] = ()
+    learning_rates: tuple[float, ...] = (1.0, 3.0, 10.0)
 
 
 def _load() -> tuple[dict[str, DataSet], dict[str, Algorithm]]:
@@ -128,12 +133,12 @@ def _load() -> tuple[dict[str, DataSet], dict[str, Algorithm]]:
     for name, found in tables["sets"].items():
         if "synthetic" in found:
             found["synthetic"] = SyntheticSpec(**found["synthetic"])
-        rates = {"learning_rates": tuple(found.pop("learning_rates", (1.0, 3.0, 10.0)))}
-        sets[name] = DataSet(name=name, **found, **rates)
+        sets[name] = DataSet(name=name, **found)
     for name, found in tables["algorithms"].items():
         overrides = tuple(found.pop("set", {}).items())
-        rates = {"learning_rates": tuple(found.pop("learning_rates", ()))}
-        algorithms[name] = Algorithm(overrides=overrides, **{"run_file": name, **found}, **rates)
+        if "learning_rates" in found:
+            found["learning_rates"] = tuple(found["learning_rates"])
+        algorithms[name] = Algorithm(overrides=overrides, **{"run_file": name, **found})
     return sets, algorithms
 
 
@@ -162,6 +167,8 @@ class Job:
         Mega-batches between two evaluations.
     slowdown
         By which the network's bandwidth is divided.
+    seed
+        Of the run.
     overrides
         ``("section.key", value)`` that win over everything else.
     """
@@ -175,13 +182,14 @@ class Job:
     train_s: float = 0.0
     every: int = 1
     slowdown: float = 1.0
+    seed: int = 0
     overrides: tuple[tuple[str, Any], ...] = ()
 
     @property
     def worker_speeds(self) -> tuple[float, ...]:
         """Of every worker."""
         if self.algorithm == "slide":
-            return (SLIDE_SPEED,)
+            return (slide_speed(self.data),)
         return self.speeds or SPEEDS[: self.workers]
 
     @property
@@ -191,6 +199,13 @@ class Job:
         held = " (validation)" if self.validates else ""
         workers = len(self.worker_speeds)
         return f"{self.data} {self.algorithm} lr={self.lr:g} x{workers}{held} {extra}".strip()
+
+
+@functools.cache
+def slide_speed(data: str) -> float:
+    """Return the speed of SLIDE's CPU on a set, as it was measured."""
+    with SLIDE_SPEEDS.open(newline="", encoding="utf-8") as file:
+        return {row["data"]: float(row["speed"]) for row in csv.DictReader(file)}[data]
 
 
 def resolve(job: Job, folder: Path) -> RunConfig:
@@ -205,7 +220,7 @@ def resolve(job: Job, folder: Path) -> RunConfig:
     }  # fmt: skip
     train, test = data_files(data, folder)
     source = {
-        "run": {"name": job.algorithm},
+        "run": {"name": job.algorithm, "seed": job.seed},
         "data": {"train": [str(train)], "test": [str(test)], "residency": "replicate"},
         "model": {"hidden": [128]},
         "strategy": strategy,
@@ -275,7 +290,7 @@ def run_file(data: str, config: RunConfig, decides: dict[str, Any]) -> Path:
     tables = config.as_dict()
     tables["data"] |= {"train": data, "test": "", "card": ""}  # not where it lies
     tables["run"]["name"] = ""
-    text = json.dumps([tables, decides, daskxml.__version__], sort_keys=True)
+    text = json.dumps([tables, decides, sources_digest(DECIDING)], sort_keys=True)
     return CACHE / "runs" / data / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
 
 

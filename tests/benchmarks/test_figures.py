@@ -7,9 +7,12 @@ import adaptive
 import adasum
 import adasum_partition
 import drawing
+import factorial
 import hogbatch
 import run
 import study
+from daskxml.strategies.protocol import Measured
+from daskxml.strategies.state import MegabatchState, WorkerState
 
 ROW = {"merge_s": 0.5, "workers": {"0": {"busy_s": 1.5, "idle_s": 0.5, "leases": [[[0, 0, 0, 4]]]}}}
 
@@ -128,26 +131,31 @@ class TestLearningRates:
     def test_the_best_is_chosen_and_of_equal_ones_the_lower(self):
         assert adaptive.chosen_lr("bibtex", "elastic") == 1.0
 
-    def test_an_algorithm_that_was_not_tuned_on_a_set_takes_the_rate_of_the_one_before(self):
-        assert adaptive.chosen_on("nvd-product", "elastic") == "stackex4-2k"
-        assert adaptive.chosen_on("nvd-product", "static") == "bibtex"
-
     def test_what_was_never_tuned_is_named(self):
         with pytest.raises(SystemExit, match="no learning rate of central on nvd-product"):
             adaptive.chosen_lr("nvd-product", "central")
 
-    @pytest.mark.parametrize("data", study.DATA)
-    def test_every_algorithm_has_the_same_grid_and_time(self, data):
-        jobs = adaptive.tuning_jobs([data], study.ALGORITHMS)
-        per_algorithm = {name: set() for name in study.ALGORITHMS}
-        for job in jobs:
-            per_algorithm[job.algorithm].add((job.lr, job.train_s, job.validates))
-        own = {name for name, it in study.ALGORITHMS.items() if it.learning_rates}  # of Adam's
-        grids = {frozenset(per_algorithm[name]) for name in study.ALGORITHMS.keys() - own}
-        assert own == {"slide"}
-        assert len(grids) == 1
-        for name in own:
-            assert {job[1:] for job in per_algorithm[name]} == {job[1:] for job in min(grids)}
+    def test_every_algorithm_begins_with_the_same_grid_but_slide(self):
+        grids = {name: found.learning_rates for name, found in study.ALGORITHMS.items()}
+        assert grids.pop("slide") == (0.001, 0.003, 0.01)  # of Adam
+        assert set(grids.values()) == {(1.0, 3.0, 10.0)}
+
+    def test_a_grid_goes_on_until_the_best_is_within(self, tmp_path, monkeypatch):
+        peak = {"elastic": 0.03, "static": 30.0}
+
+        def run_all(jobs, folder):
+            rates = {job: abs(np.log(job.lr / peak[job.algorithm])) for job in jobs}
+            return {job: history(1.0 - rate / 100) for job, rate in rates.items()}
+
+        monkeypatch.setattr(adaptive, "run_all", run_all)
+        figure = drawing.Figure(
+            name="", given={}, folder=tmp_path, sets=["bibtex"], algorithms=[*peak]
+        )
+        adaptive.learning_rates(figure)
+        assert {name: adaptive.chosen_lr("bibtex", name) for name in peak} == peak
+        tried = [row["lr"] for row in adaptive.read_table() if row["algorithm"] == "static"]
+        assert tried == [1.0, 3.0, 10.0, 30.0, 100.0]
+        assert adaptive.chosen_lr("stackex4-2k", "elastic") == 3.0  # as it was
 
 
 class TestVariants:
@@ -165,15 +173,60 @@ class TestVariants:
 
 class TestTable:
     @pytest.mark.usefixtures("scores")
-    def test_targets_are_of_the_best_of_the_set(self):
-        jobs = [study.Job(data="bibtex", algorithm=name, lr=1.0) for name in ("elastic", "static")]
-        found = adaptive.make_table(dict(zip(jobs, [history(0.1, 0.2), history(0.1, 0.4, 0.3)],
-                                          strict=True)))  # fmt: skip
-        assert [row["seconds_to_95"] for row in found] == [None, 4.0]
-        assert [(row["P@1"], row["P@5"]) for row in found] == [(0.2, 0.1), (0.4, 0.2)]
-        assert "| Static proportional | 1 | 0.400 | 0.200 | **4.0** | 30 | 25.0% |" in (
-            adaptive.markdown(found, ["bibtex"])
-        )
+    def test_means_and_ratios_are_of_the_seeds(self):
+        runs = {
+            ("elastic", 0): history(0.1, 0.2, 0.4), ("elastic", 1): history(0.1, 0.1, 0.1, 0.4),
+            ("static", 0): history(0.1, 0.4, 0.3), ("static", 1): history(0.1, 0.2, 0.3),
+        }  # fmt: skip
+        histories = {
+            study.Job(data="bibtex", algorithm=name, lr=1.0, seed=seed): found
+            for (name, seed), found in runs.items()
+        }
+        elastic, static = adaptive.make_table(histories, ["bibtex"], ["elastic", "static"])
+        assert elastic["target"] == 0.38
+        assert (elastic["P@1"], elastic["reached by"], elastic["seconds"]) == (0.4, 2, 7.0)
+        assert (static["P@1"], static["reached by"], static["seconds"]) == (0.35, 1, 4.0)
+        assert (static["pairs"], static["times Elastic"]) == (1, 4.0 / 6.0)
+        assert static["P@1 +-"] == pytest.approx(0.6353, abs=1e-4)  # 12.706 * 0.05
+
+
+class TestFactorial:
+    @pytest.mark.parametrize(
+        ("shares", "expected"), [("u", [0.6, 0.4]), ("b", [0.75, 0.25]), ("alike", [0.5, 0.5])]
+    )
+    def test_the_weights_of_each_cell(self, shares, expected):
+        state = MegabatchState(remaining_rows=0, members={
+            "0": WorkerState(batch_size=48.0, updates=6.0),
+            "1": WorkerState(batch_size=16.0, updates=4.0),
+        })  # fmt: skip
+        measured = Measured({"0": 1.0, "1": 1.0}, parameters=400)
+        given = {"batch_max": 64, "norm": "literal", "renormalize": False, "perturb_equal": True}
+        first, last = expected[0] * 1.1, expected[1] * 0.9
+        total = first + last
+        for weights, wanted in {
+            "neither": expected, "perturbed": [first / total, last / total],
+            "sum": [total * share for share in expected], "printed": [first, last],
+        }.items():  # fmt: skip
+            config = factorial.Config(**given, shares=shares, weights=weights)
+            found = factorial.Weighted(config).merge(state, measured).weights
+            assert list(found.values()) == pytest.approx(wanted)
+
+    def test_effects_are_paired_by_the_seed(self):
+        rows = [
+            {
+                "data": "bibtex", "spread": 4.0, "gamma": 0.9, "shares": "u", "weights": weights,
+                "seed": seed, "P@1": 0.5 + 0.1 * seed + gain, "growth": 1.02, "merges": 3,
+                "last norm": 4.0 if weights == "printed" else 1.0,
+            }
+            for weights, gain in (("neither", 0), ("perturbed", 0.01), ("sum", 0.02),
+                                  ("printed", -0.03))
+            for seed in (0, 1)
+        ]  # fmt: skip
+        (row,) = factorial.effects(rows)
+        assert (row["perturbed"], row["sum"], row["printed"]) == (
+            "+1.00 +- 0.00", "+2.00 +- 0.00", "-3.00 +- 0.00",
+        )  # fmt: skip
+        assert (row["growth"], row["grown"]) == ("1.0200", "2.0000 +- 0.0000")
 
 
 class TestExactHessian:
@@ -222,7 +275,7 @@ class TestAdasumByLayers:
 class TestFigures:
     def test_every_figure_has_a_kind_and_sets_that_exist(self):
         found = run.figures()
-        assert next(iter(found)) == "learning_rates"
+        assert list(found)[:2] == ["slide_speed", "learning_rates"]
         for given in found.values():
             assert given["kind"] in run.KINDS
             known = hogbatch.SETS if given["kind"] in hogbatch.KINDS else study.DATA

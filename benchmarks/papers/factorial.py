@@ -1,0 +1,171 @@
+"""What denormalized weights, perturbation and momentum each contribute: a factorial.
+
+The runs are of Adaptive SGD with the rules as printed, on four workers, and differ in the weights
+of the merge alone:
+
+    shares   replicas weigh by their updates (u, Algorithm 2), their batch sizes (b), or alike;
+    weights  neither    the shares as they are, which sum to 1;
+             perturbed  with (1 + delta) for the replica with most updates and (1 - delta) for that
+                        with the fewest, then divided by their sum S;
+             sum        the shares, times that S;
+             printed    perturbed, and not divided: their sum is S.
+
+So ``perturbed`` less ``neither`` is the effect of perturbation alone, ``sum`` less ``neither`` that
+of a sum that is not 1 alone, and ``printed`` less ``neither`` that of both. Replicas that weigh
+alike have S = 1. Momentum is gamma = 0 or 0.9, the fastest worker is 1.32 or 4 times as fast as the
+slowest, and seeds are paired: in each the runs have the same rows in the same order and the same
+first model. The rate is that of ``adaptive-paper`` with momentum and of ``adaptive-plain`` without.
+A run lasts as long as one that a rate is chosen by.
+
+Where a merge's weights sum to S = 1 + e, a model of which nothing is learned grows by the factor
+1 + e / (1 - gamma) a merge in the long run; ``growth`` is the geometric mean of a run's factors by
+that formula, and ``grown`` how much larger the largest replica became a merge than in the run of
+the same seed and shares with a sum of 1. Finished runs are kept, and the file is written after each
+seed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import study
+from adaptive import chosen_lr
+from daskxml.strategies import STRATEGIES, AdaptiveSgd
+from daskxml.strategies.adaptive_sgd import Config as Adaptive
+from daskxml.strategies.adaptive_sgd import normalized_weights, perturb_weights
+from daskxml.strategies.protocol import Measured, Merge
+from daskxml.strategies.state import MegabatchState
+from drawing import Figure, best, interval, table_lines
+from study import DATA, History, Job
+
+SHARES, WEIGHTS = ("u", "b", "alike"), ("neither", "perturbed", "sum", "printed")
+FACTORS = ("data", "spread", "gamma", "shares")
+SPREADS = {1.32: study.SPEEDS, 4.0: (1.0, 0.63, 0.397, 0.25)}
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Adaptive):
+    """Settings of Adaptive SGD, and the two factors of its weights; see this module's head."""
+
+    shares: Literal["u", "b", "alike"] = "u"
+    weights: Literal["neither", "perturbed", "sum", "printed"] = "printed"
+
+
+class Weighted(AdaptiveSgd):
+    """Adaptive SGD with other weights."""
+
+    config: Config
+
+    def merge(self, state: MegabatchState, measured: Measured) -> Merge:
+        """Weigh the replicas as the factors say."""
+        merge, workers = super().merge(state, measured), state.members
+        updates = {name: worker.updates for name, worker in workers.items()}
+        sizes = {name: worker.batch_size for name, worker in workers.items()}
+        weights = normalized_weights(sizes, updates)
+        if self.config.shares != "u":
+            counts = sizes if self.config.shares == "b" else dict.fromkeys(sizes, 1.0)
+            weights = {name: n / sum(counts.values()) for name, n in counts.items()}
+        if merge.perturbed:
+            printed = perturb_weights(weights, updates, self.config)
+            total = sum(printed.values())
+            if self.config.weights in ("perturbed", "printed"):
+                weights = printed
+            factor = {"perturbed": 1.0 / total, "sum": total}.get(self.config.weights, 1.0)
+            weights = {name: weight * factor for name, weight in weights.items()}
+        return replace(merge, weights=weights)
+
+    Config = Config  # at the end, where it hides nothing
+
+
+def jobs_of(sets: Iterable[str], seed: int) -> dict[tuple[Any, ...], Job]:
+    """Return the runs of a seed by their factors."""
+    return {
+        (data, spread, gamma, shares, weights): Job(
+            data=data, algorithm="adaptive-paper", seed=seed, train_s=DATA[data].tuning_s,
+            lr=chosen_lr(data, "adaptive-paper" if gamma else "adaptive-plain"),
+            speeds=SPREADS[spread],
+            overrides=(
+                ("strategy.name", "weighted"), ("strategy.shares", shares),
+                ("strategy.weights", weights), ("strategy.momentum", gamma),
+            ),
+        )
+        for data, spread, gamma, shares, weights in itertools.product(
+            sets, SPREADS, (0.0, 0.9), SHARES, WEIGHTS
+        )
+        if shares != "alike" or weights in ("neither", "perturbed")  # S is 1
+    }  # fmt: skip
+
+
+def simulate_one(job: Job, folder: Path) -> dict[str, Any]:
+    """Simulate a run in a process that knows `Weighted`."""
+    STRATEGIES["weighted"] = Weighted
+    return study._simulate(job, folder)
+
+
+def row_of(factors: Sequence[Any], job: Job, history: History) -> Row:
+    """Return a row of the CSV file."""
+    gamma = factors[2]
+    sums = [sum(worker["weight"] for worker in row["workers"].values()) for row in history]
+    norms = [max(worker["norm"] for worker in row["workers"].values()) for row in history]
+    logs = [math.log1p((total - 1.0) / (1.0 - gamma)) for total in sums[:-1]]
+    return {
+        **dict(zip((*FACTORS, "weights"), factors, strict=True)), "seed": job.seed, "lr": job.lr,
+        "P@1": best(history), "merges": len(history), "S": round(sum(sums) / len(sums), 5),
+        "growth": round(math.exp(sum(logs) / len(logs)), 5),
+        "first norm": norms[0], "last norm": norms[-1],
+    }  # fmt: skip
+
+
+def effects(rows: Iterable[Row]) -> list[Row]:
+    """Return a row for each set, spread, momentum and kind of shares, means over the seeds.
+
+    Each of ``P@1`` is that of ``neither``; effects are paired differences with half their 95 %
+    interval, in hundredths.
+    """
+    found: dict[tuple[Any, ...], dict[str, dict[int, Row]]] = {}
+    for row in rows:
+        cell = found.setdefault(tuple(row[name] for name in FACTORS), {})
+        cell.setdefault(row["weights"], {})[row["seed"]] = row
+    table = []
+    for factors, cell in found.items():
+        base = cell["neither"]
+        given: Row = dict(zip(FACTORS, factors, strict=True))
+        given |= {"seeds": len(base), "P@1": interval([r["P@1"] for r in base.values()])[0]}
+        alike = found[(*factors[:3], "u")]["neither"]
+        given["shares - u"] = _difference(base, alike, "P@1") if base is not alike else "-"
+        for name in WEIGHTS[1:]:
+            given[name] = _difference(cell[name], base, "P@1") if name in cell else "-"
+        printed, normal = cell.get("printed"), cell["perturbed"]
+        if printed:
+            given["growth"] = f"{interval([r['growth'] for r in printed.values()])[0]:.4f}"
+            grown = [
+                (row["last norm"] / normal[seed]["last norm"]) ** (1.0 / (row["merges"] - 1))
+                for seed, row in printed.items()
+            ]
+            given["grown"] = "{:.4f} +- {:.4f}".format(*interval(grown))
+        table.append({**given, **{n: given.get(n, "-") for n in ("growth", "grown")}})
+    return table
+
+
+def _difference(cell: Mapping[int, Row], base: Mapping[int, Row], key: str) -> str:
+    differences = [100.0 * (row[key] - base[seed][key]) for seed, row in cell.items()]
+    return "{:+.2f} +- {:.2f}".format(*interval(differences))
+
+
+def factorial(figure: Figure) -> None:
+    """Simulate seed by seed, and write what is known after each."""
+    rows: list[Row] = []
+    for seed in range(figure.given["seeds"]):
+        jobs = jobs_of(figure.sets, seed)
+        histories = study.run_all(list(jobs.values()), figure.folder, simulate_one)
+        rows += [row_of(factors, job, histories[job]) for factors, job in jobs.items()]
+        figure.write(rows, table_lines(effects(rows)))
+
+
+KINDS = {"factorial": factorial}
