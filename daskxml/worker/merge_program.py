@@ -57,14 +57,18 @@ def merge_program(
 
 
 def _copy_shared_model(worker: TrainingWorker, rank: int, hosts: tuple[str, ...]) -> Program[Means]:
-    """Copy the shared model while no worker steps; the first rank on its machine sends it on."""
+    """Copy the shared model while no worker steps; the first rank on its machine sends the copy.
+
+    Also to ranks that could copy it themselves: what a lost worker pushed may be added meanwhile.
+    """
     model_host = worker.settings.slot.model_host
     if model_host not in hosts:
         raise TrainingError(f"the shared model is gone: no worker is left on {model_host}")
-    if worker.shared is not None:
+    root = hosts.index(model_host)
+    if rank == root and worker.shared is not None:
         worker.kernels.copy(worker.scratch, worker.kernels.to_device(worker.shared.flat))
-    others = [other for other, host in enumerate(hosts) if host != model_host]
-    yield from broadcast(rank, hosts.index(model_host), others, worker.scratch)
+    others = [other for other in range(len(hosts)) if other != root]
+    yield from broadcast(rank, root, others, worker.scratch)
     return {}
 
 

@@ -242,6 +242,21 @@ BOTH_LAUNCH = Case(
 )  # fmt: skip
 
 
+PUSHED_BY_A_LOST_WORKER = Case(
+    163008, "adaptive-hogbatch", False, True, workers=4, epochs=3, checkpoint_every=1, machines=2,
+    transport="tcp", pools=1, follows=True,
+    faults=(
+        replace(fault("kill all", "rename run.toml", lasts_s=0.581968107686879, returns_s=5.0),
+                same_address=False),
+        fault("stop", "fsync folder", at=24, lasts_s=0.6443050743406975),
+        replace(fault("freeze here", "", at=104, lasts_s=6.970736312717988, returns_s=1.0),
+                pick=1),
+        replace(fault("kill here", "", at=104, lasts_s=0.051982679156636936, returns_s=-1.0, lag=1),
+                pick=1),
+    ),
+)  # fmt: skip
+
+
 STILL_WRITES = Case(
     146429, "static", False, True, workers=4, epochs=1, checkpoint_every=2, slots=3, machines=2,
     transport="tcp", follows=True,
@@ -460,6 +475,7 @@ def test_a_worker_that_is_alone_in_a_merge_is_waited_for() -> None:
         ("a run that is being forgotten does not see who comes", COMES_AS_FORGOTTEN),
         ("a worker is created by the next process at an address", CREATED_FOR_ANOTHER),
         ("a task that was given up writes beside one of the next run", STILL_WRITES),
+        ("workers copy a shared model one by one", PUSHED_BY_A_LOST_WORKER),
         (
             "a run is forgotten while a worker writes its files",
             replace(

@@ -367,6 +367,12 @@ PLANTS = (
           "cluster.worker_tasks:remove_worker",
           "await asyncio.to_thread(plugin.await_writing, run_dir)", "pass",
           matters="not plugin.writing(run_dir)._value"),
+    Plant("workers copy a shared model one by one",
+          "worker.merge_program:_copy_shared_model",
+          "if other != root]",
+          "if hosts[other] != model_host]\n"
+          "    if worker.shared is not None:\n"
+          "        worker.scratch[:] = worker.shared.flat"),
     Plant("a checkpoint with rows of two epochs is refused", "records.row_schema:_check_leases",
           "<= epoch + _MOST_AHEAD", "<= epoch"),
     Plant("two evaluations at once share a replica", "cluster.worker_tasks:evaluate_pieces",
