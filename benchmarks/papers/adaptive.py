@@ -151,7 +151,7 @@ def missing_rates(scores: Mapping[float, float], grid: Sequence[float]) -> list[
 
 def evaluation_gap(data: str, algorithm: str) -> int:
     """Return the mega-batches between two evaluations."""
-    if algorithm in ("mirrored", "central", "static-step", "adasum-gradients"):
+    if algorithm in ("mirrored", "central", "static-step", "adasum-gradients", "slide"):
         return 1  # they make few
     megabatch_s = 0.0302 * DATA[data].megabatch_batches
     return max(1, round(DATA[data].tuning_s / megabatch_s / EVALUATIONS))
