@@ -7,6 +7,9 @@
 #   make test-cuda  the tests of the GPU kernels with CuPy, in an environment of its own, and on a GPU
 #                   if there is one; CUDA=13 for the other CUDA
 #   make docs       the site of documents, in build/docs
+#   make results-check  whether numbers in the documents are those of the results; RELEASE=1: and
+#                   the results those of today's code
+#   make results    measure again what is older than its code, or NAMES="..."
 #   make bench      the speed of each part, by every benchmark that needs no data
 #   make simulate-faults  N runs of the cluster's code under simulated faults, from SEED on
 #   make lock       pin the packages of the Docker image anew
@@ -28,7 +31,7 @@ CUDA_READY := $(CUDA_VENV)/.ready-$(CUDA)
 .DEFAULT_GOAL := help
 KERNELS := kernels-networks kernels-samples kernels-trees
 
-.PHONY: help setup demo test lint types kernels $(KERNELS) unit test-slow test-loggers test-ucx test-cuda simulate-faults docs bench lock format clean
+.PHONY: help setup demo test lint types results results-check kernels $(KERNELS) unit test-slow test-loggers test-ucx test-cuda simulate-faults docs bench lock format clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -49,7 +52,7 @@ demo: $(READY)
 	  --workers 2 --set training.epochs=8 --set evaluation.every=1
 
 test: $(READY)
-	$(MAKE) --jobs 2 lint types kernels $(KERNELS)
+	$(MAKE) --jobs 2 lint types results-check kernels $(KERNELS)
 	$(MAKE) unit
 
 # Compiled once, on both cores; else several tests at a time compile the same.
@@ -65,6 +68,12 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/mypy
+
+results-check: $(READY)
+	$(BIN)/python tools/results.py check $(if $(RELEASE),--release)
+
+results: $(READY)
+	$(BIN)/python tools/results.py run $(NAMES)
 
 unit: $(READY)
 	$(BIN)/python -m pytest -q -m "not slow" --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder \

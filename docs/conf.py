@@ -7,10 +7,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-sys.path[:0] = [str(ROOT), str(DOCS)]
+sys.path[:0] = [str(ROOT), str(DOCS), str(ROOT / "tools")]
 
 import settings  # noqa: E402 - beside this file
 
+import results  # noqa: E402 - in tools
 from daskxml import __version__  # noqa: E402 - of this checkout, not of an installed one
 
 project = "daskxml"
@@ -42,6 +43,7 @@ PAGES = {
     "contributing": "CONTRIBUTING.md",
     "changelog": "CHANGELOG.md",
 }
+INDEX = results.Index()
 LINK = re.compile(r"(!?)\[([^\]]+)\]\(([^)#:]+)(#[^)]*)?\)")
 
 
@@ -70,11 +72,12 @@ def retarget(text: str, folder: Path, page: Path) -> str:
 def read_source(app, docname: str, source: list[str]) -> None:
     """Prepare a page's text; a page of `PAGES` begins with its document."""
     page = DOCS / f"{docname}.md"
-    text = retarget(source[0], page.parent, page)
+    text = retarget(source[0], page.parent, page) + results.note(INDEX, source[0], page.parent)
     if docname in PAGES:
         document = ROOT / PAGES[docname]
         app.env.note_dependency(str(document))
-        text = f"{retarget(document.read_text(), ROOT, page)}\n{text}"
+        above = document.read_text()
+        text = f"{retarget(above, ROOT, page)}{results.note(INDEX, above, ROOT)}\n{text}"
     source[0] = settings.fill(text)
 
 

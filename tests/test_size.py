@@ -20,7 +20,7 @@ LIMITS = {
     "files of the package": 246,
     "lines of the package": 31_698,
     "benchmark scripts": 32,
-    "lines of benchmarks": 5_535,
+    "lines of benchmarks": 5_500,
     "pages": 49,
     "run files": 26,
     "commands": 16,

@@ -300,43 +300,6 @@ def median_ratio(above: list[float], below: list[float]) -> float:
     return round(statistics.median(a / b for a, b in zip(above, below, strict=True)), 2)
 
 
-class TimedKernels:
-    """Kernels that add up the time spent in each; for one thread."""
-
-    def __init__(self, kernels: Kernels) -> None:
-        self._kernels = kernels
-        self.spent_s: dict[str, float] = defaultdict(float)
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._kernels, name)
-        if not callable(found) or name == "for_label_blocks":
-            return found
-
-        def timed(*operands: Any, **options: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return found(*operands, **options)
-            finally:
-                self.spent_s[name] += time.perf_counter() - start
-
-        return timed
-
-
-def breakdown_ms(shape: Shape, steps: int = 20) -> dict[str, float]:
-    """Return the milliseconds of a step by kernel on one thread, largest first."""
-    kernels: Any = TimedKernels(get_kernels("cpu", 1))
-    step = our_step(shape, make_partition(shape), kernels)
-    step(0)
-    kernels.spent_s.clear()
-    start = time.perf_counter()
-    for turn in range(steps):
-        step(turn)
-    whole_s = time.perf_counter() - start
-    kernels.spent_s["between kernels"] = whole_s - sum(kernels.spent_s.values())
-    largest = sorted(kernels.spent_s.items(), key=lambda item: -item[1])
-    return {name: round(spent / steps * 1e3, 3) for name, spent in largest}
-
-
 def measure(shape: Shape, threads: int, repeats: int) -> dict[str, Any]:
     kernels = get_kernels("cpu", threads)
     partition = make_partition(shape)
@@ -372,14 +335,9 @@ def main() -> None:
         if options.shape in shape.name
         for threads in options.threads.split(",")
     ]
-    chosen = [shape for shape in SHAPES if options.shape in shape.name]
-    breakdown = {shape.name: breakdown_ms(shape) for shape in chosen}
-    for name, parts in breakdown.items():
-        top = ", ".join(f"{kernel} {ms}" for kernel, ms in list(parts.items())[:6])
-        print(f"{name}, 1 thread, ms a step: {top}")
     asked = os.environ.get("OPENBLAS_CORETYPE")  # may hold OpenBLAS below what the machine can
     cores = {each["architecture"] for each in threadpool_info() if each["user_api"] == "blas"}
-    write_result("step", rows, blas_core=", ".join(cores), asked_core=asked, breakdown_ms=breakdown)
+    write_result("step", rows, blas_core=", ".join(cores), asked_core=asked)
 
 
 if __name__ == "__main__":

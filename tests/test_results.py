@@ -1,0 +1,158 @@
+"""Numbers in the documents are those of the results, and results say how old they are."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import results  # noqa: E402 - in tools
+
+
+def git(root, *arguments):
+    given = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(
+        ["git", *given, *arguments], cwd=root, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def planted(tmp_path):
+    """A repository with one result, measured at its first commit, and a README that quotes it."""
+    (tmp_path / "benchmarks/results").mkdir(parents=True)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/step.py").write_text("print(1)\n")
+    (tmp_path / "README.md").write_text(
+        "P@1 is 0.648, in 31 ms ([step](benchmarks/results/step.json)), with 4 of 100 labels.\n\n"
+        "Numbers of other paragraphs, such as 0.123, quote nothing.\n"
+    )
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "code")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    step = {"P@1": 0.64812, "ms": 30.96, "machine": {"commit": commit}}
+    (tmp_path / "benchmarks/results/step.json").write_text(json.dumps(step))
+    (tmp_path / "benchmarks/results/index.toml").write_text(
+        '[given]\n"README.md" = ["100"]\n\n[results.step]\nfiles = ["step.json"]\n'
+        f'sources = ["code"]\ncommit = "{commit}"\ndate = "2026-11-01"\n'
+        f"run = \"{sys.executable} -c 'print(2)'\"\n"
+    )
+    index = results.Index(tmp_path)
+    step = index.results["step"]
+    index.results["step"] = results.replace(step, digest=index.digest(step))
+    assert results.quote(index) == 0
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "result")
+    results._blob.cache_clear()
+    results.stored_numbers.cache_clear()
+    return tmp_path
+
+
+def edit(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    results._blob.cache_clear()
+    results.stored_numbers.cache_clear()
+
+
+def test_this_repository_agrees(capsys):
+    assert results.check(results.Index(), is_release=False) == 0, capsys.readouterr().out
+
+
+def test_what_agrees_passes_a_release_too(planted):
+    assert results.check(results.Index(planted), is_release=True) == 0
+
+
+@pytest.mark.parametrize(("old", "new"), [("0.648", "0.649"), ("31 ms", "32 ms")])
+def test_a_changed_digit_fails(planted, capsys, old, new):
+    edit(planted / "README.md", old, new)
+    assert results.check(results.Index(planted), is_release=False) == 1
+    assert f"README.md: {new.split()[0]} after" in capsys.readouterr().out
+
+
+def test_a_digit_that_another_number_of_the_file_has_fails_as_well(planted, capsys):
+    edit(planted / "benchmarks/results/step.json", '"ms"', '"other": 0.649, "ms"')
+    edit(planted / "README.md", "0.648", "0.649")
+    assert results.check(results.Index(planted), is_release=False) == 1
+    assert "new numbers: 0.649; gone: 0.648" in capsys.readouterr().out
+
+
+def test_a_changed_result_fails(planted, capsys):
+    edit(planted / "benchmarks/results/step.json", "0.64812", "0.64712")
+    assert results.check(results.Index(planted), is_release=False) == 1
+    assert "0.648 after" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("place", ["index.toml", "step.json"])
+def test_a_commit_that_is_not_in_the_history_fails(planted, capsys, place):
+    first = git(planted, "rev-list", "--max-parents=0", "HEAD")
+    edit(planted / "benchmarks/results" / place, first, "0" * 40)
+    assert results.check(results.Index(planted), is_release=False) == 1
+    assert f"step: commit {'0' * 40} is not in the history" in capsys.readouterr().out
+
+
+def test_a_shallow_clone_has_no_history_to_check(planted, tmp_path_factory, capsys):
+    shallow = tmp_path_factory.mktemp("shallow") / "clone"
+    git(planted, "clone", "-q", "--depth=1", planted.as_uri(), str(shallow))
+    assert results.check(results.Index(shallow), is_release=False) == 0
+    assert "commits of results are not checked" in capsys.readouterr().out
+
+
+def test_a_stale_result_is_named_and_fails_a_release(planted, capsys):
+    edit(planted / "code/step.py", "print(1)", "print(3)")
+    index = results.Index(planted)
+    assert results.check(index, is_release=False) == 0
+    commit = git(planted, "rev-list", "--max-parents=0", "HEAD")[:8]
+    assert f"older than its sources: step (measured with {commit})" in capsys.readouterr().out
+    text = (planted / "README.md").read_text()
+    assert f"step with {commit} (2026-11-01)" in results.note(index, text, planted)
+    assert results.check(index, is_release=True) == 1
+
+
+def test_a_page_of_today_s_results_has_no_note(planted):
+    index = results.Index(planted)
+    assert results.note(index, (planted / "README.md").read_text(), planted) == ""
+
+
+def test_a_file_of_no_result_fails(planted, capsys):
+    (planted / "benchmarks/results/other.json").write_text("{}")
+    assert results.check(results.Index(planted), is_release=False) == 1
+    assert "other.json belongs to no result" in capsys.readouterr().out
+
+
+def test_numbers_that_follow_from_others(planted, capsys):
+    edit(planted / "README.md", "with 4", "0.0209 a ms, with 4")
+    edit(planted / "benchmarks/results/index.toml", "[results.step]",
+         '[derived."README.md"]\n"0.0209" = "0.64812 / 30.96"\n\n[results.step]')  # fmt: skip
+    assert list(results.wrong_numbers(results.Index(planted), planted / "README.md")) == []
+    edit(planted / "benchmarks/results/index.toml", "/ 30.96", "/ 31.5")
+    assert results.check(results.Index(planted), is_release=False) == 1
+    assert "31.5 is not in a result that is linked there" in capsys.readouterr().out
+
+
+def test_measuring_runs_what_is_stale_and_notes_where_and_when(planted, capsys):
+    edit(planted / "code/step.py", "print(1)", "print(3)")
+    assert results.run(results.Index(planted), []) == 1
+    assert "files differ from the commit" in capsys.readouterr().out
+    git(planted, "commit", "-qam", "other code")
+    assert results.run(results.Index(planted), []) == 0
+    step = results.Index(planted).results["step"]
+    assert step.commit == git(planted, "rev-parse", "HEAD")
+    assert "cores" in step.machine
+    assert float(step.load) >= 0.0
+    assert results.check(results.Index(planted), is_release=True) == 0
+    git(planted, "commit", "-qam", "measured")
+    assert results.run(results.Index(planted), []) == 0  # nothing is stale
+    assert results.Index(planted).results["step"] == step
+
+
+def test_the_digest_is_that_of_the_commit(planted):
+    index = results.Index(planted)
+    step = index.results["step"]
+    assert index.digest(step) == index.digest(step, "HEAD")
