@@ -15,7 +15,7 @@ of a sum that is not 1 alone, and ``printed`` less ``neither`` that of both. Rep
 alike have S = 1. Momentum is gamma = 0 or 0.9, the fastest worker is 1.32 or 4 times as fast as the
 slowest, and seeds are paired: in each the runs have the same rows in the same order and the same
 first model. The rate is that of ``adaptive-paper`` with momentum and of ``adaptive-plain`` without.
-A run lasts as long as one that a rate is chosen by.
+A run lasts as long as one that a rate is chosen by, and is scored after every fourth merge.
 
 Where a merge's weights sum to S = 1 + e, a model of which nothing is learned grows by the factor
 1 + e / (1 - gamma) a merge in the long run; ``growth`` is the geometric mean of a run's factors by
@@ -87,7 +87,7 @@ def jobs_of(sets: Iterable[str], seed: int) -> dict[tuple[Any, ...], Job]:
     """Return the runs of a seed by their factors."""
     return {
         (data, spread, gamma, shares, weights): Job(
-            data=data, algorithm="adaptive-paper", seed=seed, train_s=DATA[data].tuning_s,
+            data=data, algorithm="adaptive-paper", seed=seed, train_s=DATA[data].tuning_s, every=4,
             lr=chosen_lr(data, "adaptive-paper" if gamma else "adaptive-plain"),
             speeds=SPREADS[spread],
             overrides=(
