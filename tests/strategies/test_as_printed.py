@@ -4,6 +4,9 @@ Ma, Rusu, Wu and Sim, "Adaptive Elastic Training for Sparse Deep Learning on Het
 Servers", 2021, Algorithms 1 and 2.
 """
 
+import csv
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -12,6 +15,8 @@ from daskxml.config import load_run_config
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
 
+FIGURE_12 = Path(__file__).parents[2] / "benchmarks/results/figures/fig12.csv"
+SETS = {"bibtex": (64, 1836, 159), "delicious": (64, 500, 983), "stackex4-2k": (128, 30203, 1987)}
 SPEEDS = (1.0, 0.8, 0.55, 0.4)
 ROWS = SyntheticSpec(rows=1500, features=60, labels=20, seed=5)
 SMALL = {
@@ -63,3 +68,27 @@ def test_the_record_follows_from_itself(threshold):
     assert len(run.history) == 40
     assert unequal > 10
     assert (True in perturbed) == (threshold == 0.1)
+
+
+@pytest.mark.parametrize("data", SETS)
+def test_figure_12_follows_from_its_own_table(data):
+    b_max, features, labels = SETS[data]
+    parameters = (features + 1) * 128 + 129 * labels
+    with FIGURE_12.open(newline="") as file:
+        rows = [
+            row for row in csv.DictReader(file)
+            if (row["data"], row["rules"]) == (data, "adaptive-paper")
+        ]  # fmt: skip
+    sizes, unequal = [float(b_max)] * 4, 0
+    for row in rows:
+        size, u, norms, weights = (
+            [float(row[f"{key}_{n}"]) for n in range(4)]
+            for key in ("batch_size", "counted", "norm", "weight")
+        )
+        assert size == pytest.approx(sizes)
+        alpha = algorithm_2(sizes, u, norms, parameters, pert_thr=0.1, delta=0.1)
+        np.testing.assert_allclose(weights, alpha, rtol=1e-12)
+        unequal += len(set(u)) > 1
+        sizes = algorithm_1(sizes, u, b_max / 8, b_max, b_max / 16)
+    assert len(rows) > 30
+    assert unequal > 10
