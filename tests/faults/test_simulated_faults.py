@@ -73,6 +73,8 @@ def test_a_planted_fault_is_a_change_of_the_product(name: str) -> None:
         "a row is leased twice at the end of a lease",
         "all replicas are merged with one weight",
         "a lost worker's lease stays open",
+        "of a lost worker's evaluation only the first piece is done again",
+        "a replica that has trained on is evaluated",
         pytest.param("a gang that was undone does not rewind", marks=pytest.mark.slow),
     ],
 )

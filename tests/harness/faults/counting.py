@@ -81,13 +81,25 @@ class CountingReplica(Replica):
         return WorkStats(len(numbers), 1, 0.5 * len(numbers), len(numbers), LABELS)
 
     def top_k(self, segments: Sequence[Segment], k: int) -> tuple[Array, Array]:
-        """Rank labels by their numbers."""
-        rows = len(_numbers(segments))
-        self._work(rows)
-        return np.tile(np.arange(k, dtype=np.int32), (rows, 1)), np.zeros((rows, k), np.float32)
+        """Rank labels from one on that depends on the row and its parameter."""
+        numbers = _numbers(segments)
+        self._work(len(numbers))
+        ids = (best_label(self.flat, numbers)[:, None] + np.arange(k)) % LABELS
+        return ids.astype(np.int32), np.zeros(ids.shape, np.float32)
 
     def _work(self, rows: int) -> None:
         work(rows)
+
+
+def best_label(flat: Array, numbers: Array) -> Array:
+    """Return the label that a model ranks first for each row, so that metrics show the model."""
+    return (numbers + np.floor(7.0 * flat[numbers]).astype(np.int64)) % LABELS
+
+
+def precision(flat: Array) -> float:
+    """Return P@1 of a model over all test rows."""
+    numbers = np.concatenate([np.arange(rows) for rows in TEST])
+    return float(np.mean(best_label(flat, numbers) == numbers % LABELS))
 
 
 def work(rows: int) -> None:

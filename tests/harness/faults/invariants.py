@@ -22,7 +22,7 @@ from daskxml.records.checkpoint import checkpoints, read_checkpoint, read_tree, 
 from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE, read_history
 from daskxml.session.ledger import Ledger, Span
 from daskxml.worker.resident_rows import span_rows
-from harness.faults.counting import LABELS, ROWS, TRAIN, whole_tree
+from harness.faults.counting import LABELS, ROWS, TEST, TRAIN, precision, whole_tree
 from harness.faults.machines import Cluster, Worker
 from harness.records import check_trees, objections
 
@@ -238,6 +238,18 @@ class Truth:
             for epoch in range(last):
                 require(whole[epoch] == ROWS, f"rows of epoch {epoch} were forgotten")
         self._check_model(driver, row, {n: [r for _, r in part] for n, part in parts.items()})
+        self._check_metrics(row)
+
+    def _check_metrics(self, row: dict[str, Any]) -> None:
+        """An evaluation has each test row once, by the model that was committed."""
+        number, metrics = row["megabatch"], row["metrics"]
+        if not metrics or number not in self.models:
+            return
+        counted = metrics["rows"]
+        require(counted == sum(TEST), f"evaluation {number} counts {counted} of {sum(TEST)} rows")
+        expected = precision(self.models[number]["current"])
+        is_it = math.isclose(metrics["P@1"], expected, abs_tol=1e-12)
+        require(is_it, f"evaluation {number} is of another model: P@1 {metrics['P@1']:.3g}")
 
     @staticmethod
     def _not_merged(ledger: Ledger) -> Counter[int]:
