@@ -18,7 +18,7 @@ SLACK = 1.01  # so that not every commit has to lower the lines of code
 LIMITS = {
     "rooms": 18,
     "files of the package": 246,
-    "lines of the package": 31_698,
+    "lines of the package": 31_720,
     "benchmark scripts": 32,
     "lines of benchmarks": 5_500,
     "pages": 49,

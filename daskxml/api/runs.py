@@ -426,8 +426,8 @@ class RunFollower:
         if run_dir is not None:  # not visible on this machine
             return Model(*self._on_worker(None, read_model, run_dir))
         holder = self.call("daskxml_holder")
-        arrays = self._on_worker(holder["address"], model_of, self.run)
-        return Model(ModelHeader.from_dict(holder["header"]), *arrays)
+        header = ModelHeader.from_dict(holder["header"])
+        return Model(*self._on_worker(holder["address"], model_of, self.run, header))
 
     def _on_worker(self, address: str | None, task: Callable[..., Any], *args: Any) -> Any:
         workers = None if address is None else [address]

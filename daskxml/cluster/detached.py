@@ -18,10 +18,11 @@ from daskxml.cluster.event_log import EventLog
 from daskxml.cluster.worker_group import LostBeforeAnswer, WorkerGroup, WorkerHandle, remaining
 from daskxml.cluster.worker_info import WorkerInfo
 from daskxml.cluster.worker_plugin import worker_plugin
-from daskxml.cluster.worker_tasks import model_arrays
+from daskxml.cluster.worker_tasks import finished_model
 from daskxml.config import RunConfig
-from daskxml.core.arrays import Array
 from daskxml.core.errors import ClusterError, ModelError
+from daskxml.models.store import ModelHeader
+from daskxml.models.trained import WholeModel
 from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE, RunDir, extend_history
 
 KEEPERS = 2  # workers that keep the model of a run without a directory
@@ -210,10 +211,12 @@ class ModelKeepers:
     ----------
     group
         The run's workers.
+    header
+        Returns the header of its model, once it is over.
     """
 
-    def __init__(self, group: WorkerGroup) -> None:
-        self._group = group
+    def __init__(self, group: WorkerGroup, header: Callable[[], ModelHeader]) -> None:
+        self._group, self._header = group, header
         self._keepers: list[WorkerHandle] = []
 
     def worker_removed(self, address: str) -> None:
@@ -226,7 +229,8 @@ class ModelKeepers:
         """Let workers keep the model, of a run that has not failed."""
         if not has_failed and not self._keepers:
             handles = list(self._group.workers.values())[:KEEPERS]
-            answers = await self._group.ask_all(handles, "model", keep_model, self._group.run)
+            args = self._group.run, self._header()
+            answers = await self._group.ask_all(handles, "model", keep_model, *args)
             self._keepers = [handle for handle in handles if answers[handle.name] is None]
 
     @property
@@ -292,20 +296,15 @@ def release_directory(run: str, has_failed: bool) -> None:
         directory.release(has_failed)
 
 
-def keep_model(run: str) -> None:
+def keep_model(run: str, header: ModelHeader) -> None:
     """Keep the model of a run that is over, before its `TrainingWorker` is removed."""
     if run not in worker_plugin().models:
-        keep_arrays(run, *model_arrays(run))
+        worker_plugin().models[run] = finished_model(run, header)
 
 
-def keep_arrays(run: str, parameters: dict[str, Array], label_counts: Array) -> None:
-    """Keep the parameters and label counts of a run that is over."""
-    worker_plugin().models[run] = parameters, label_counts
-
-
-def model_of(run: str) -> tuple[dict[str, Array], Array]:
-    """Return the parameters and label counts of a run that is over."""
-    return worker_plugin().models.get(run) or model_arrays(run)
+def model_of(run: str, header: ModelHeader) -> WholeModel:
+    """Return the model of a run that is over."""
+    return worker_plugin().models.get(run) or finished_model(run, header)
 
 
 def drop_model(run: str) -> None:

@@ -129,7 +129,8 @@ class RunDriver:
         self._arrived = asyncio.Event()
         # Seconds since a worker was heard of last, by its address; the scheduler knows it.
         self.silence_s: Callable[[str], float] = lambda address: 0.0
-        self.is_detached, self.keepers = is_detached, ModelKeepers(self.group)
+        self.is_detached = is_detached
+        self.keepers = ModelKeepers(self.group, lambda: self.header(""))
         self.writer = self._new_history_writer(run_dir) if is_detached and run_dir else None
 
     # ---------------------------------------------- called by the scheduler plugin

@@ -17,7 +17,7 @@ from typing import Any
 
 from distributed import Future, get_worker
 
-from daskxml.cluster.detached import KEEPERS, drop_model, keep_arrays
+from daskxml.cluster.detached import KEEPERS, drop_model
 from daskxml.cluster.executor import HandleLost, RunFailed, TaskErred
 from daskxml.cluster.membership import Admission
 from daskxml.cluster.run_driver import MIN_WAIT_S, RunDriver
@@ -31,10 +31,11 @@ from daskxml.cluster.worker_group import (
 )
 from daskxml.cluster.worker_info import WorkerInfo
 from daskxml.cluster.worker_plugin import worker_plugin
-from daskxml.core.arrays import Array
+from daskxml.core.arrays import Array, Partition
 from daskxml.core.errors import ClusterError
 from daskxml.data.rows import concatenate
 from daskxml.models.store import ModelHeader, write_model
+from daskxml.models.trained import WholeModel, calibrated
 from daskxml.models.trees.fitting import FitSettings, Slot, Tree, TreeFitter, check_any
 from daskxml.models.trees.forest import named_trees
 from daskxml.records import checkpoint
@@ -362,12 +363,13 @@ class TreeDriver(RunDriver):
         """Let a worker write the model, or some keep it."""
         check_any(run.trees)
         self.event_log.state("writing the model")
-        counts, trees = self.data.rows.label_counts, run.model_trees()
+        rows = self.data.rows
+        model = self.header(run.stop_reason), rows.label_counts, run.model_trees()
+        args = *model, rows.test.futures
         if self.run_dir is not None:
-            args = self.run_dir, self.header(run.stop_reason), counts, trees
-            return await self._on_some_worker(store_model, *args)
+            return await self._on_some_worker(store_model, self.run_dir, *args)
         workers = list(self.group.workers.values())[:KEEPERS]
-        answers = await self.group.ask_all(workers, "model", keep_trees, self.run, counts, trees)
+        answers = await self.group.ask_all(workers, "model", keep_trees, self.run, *args)
         self.group.workers = {each.name: each for each in workers if answers[each.name] is None}
         if not self.group.workers:
             raise first_failure(answers) or ClusterError(
@@ -387,10 +389,17 @@ class TreeDriver(RunDriver):
         await super()._remove_from_workers()
 
 
-def store_model(run_dir: str, header: ModelHeader, counts: Array, trees: Sequence[Tree]) -> None:
-    """Write the model."""
+def store_model(run_dir: str, *model: Any) -> None:
+    """Write the model; see `finished_trees`."""
     with worker_plugin().writing(run_dir):
-        write_model(run_dir, header, named_trees(trees), counts, overwrite=True)
+        write_model(run_dir, *finished_trees(*model), overwrite=True)
+
+
+def finished_trees(
+    header: ModelHeader, counts: Array, trees: Sequence[Tree], held_out: Sequence[Partition]
+) -> WholeModel:
+    """Return the model of these trees, calibrated where rows were held out."""
+    return calibrated(header, named_trees(trees), counts, held_out)
 
 
 def store_tree(run_dir: str, tree: int, arrays: Tree, row: Mapping[str, Any]) -> str:
@@ -399,6 +408,6 @@ def store_tree(run_dir: str, tree: int, arrays: Tree, row: Mapping[str, Any]) ->
         return checkpoint.store_tree(run_dir, tree, arrays, row)
 
 
-def keep_trees(run: str, counts: Array, trees: Sequence[Tree]) -> None:
-    """Keep the model until the run is forgotten."""
-    keep_arrays(run, named_trees(trees), counts)
+def keep_trees(run: str, *model: Any) -> None:
+    """Keep the model until the run is forgotten; see `finished_trees`."""
+    worker_plugin().models[run] = finished_trees(*model)

@@ -21,6 +21,7 @@ from daskxml.core.arrays import Array
 from daskxml.core.errors import ClusterError
 from daskxml.core.work_stats import Means
 from daskxml.kernels.registry import telling_of_compilation
+from daskxml.models.trained import WholeModel
 from daskxml.models.trees.fitting import TreeFitter
 from daskxml.records.run_dir import RunDir
 from daskxml.session.commands import MergeReplicas
@@ -97,10 +98,10 @@ class RunWorkerPlugin(WorkerPlugin):
         self.removals: Counter[str] = Counter()  # by run: how often it was removed
         self._writers: dict[str | None, threading.Semaphore] = {}  # by a run's directory
         self._lock = threading.Lock()
-        # Of detached runs: the directories that this worker writes, and the models (parameters,
-        # label counts) of those that are over.
+        # Of detached runs: the directories that this worker writes, and the models of those that
+        # are over.
         self.directories: dict[str, RunDir] = {}
-        self.models: dict[str, tuple[dict[str, Array], Array]] = {}
+        self.models: dict[str, WholeModel] = {}
         self.fitters: dict[str, TreeFitter] = {}  # by run, of label trees
         # The last merge of each run: its result may be asked for twice.
         self._merges: dict[str, tuple[CollectiveId, asyncio.Future[ProgramResult[Means]]]] = {}

@@ -25,6 +25,7 @@ from daskxml.core.errors import ClusterError
 from daskxml.core.work_stats import Means, WorkStats
 from daskxml.data.rows import take_rows
 from daskxml.models.store import ModelHeader, write_model
+from daskxml.models.trained import WholeModel, calibrated
 from daskxml.records import checkpoint
 from daskxml.session.commands import (
     Evaluate,
@@ -286,11 +287,11 @@ def restore_best(run: str, megabatch: int) -> bool:
 def store_model(run: str, run_dir: str, header: ModelHeader) -> None:
     """Write the global model into the run's directory."""
     with worker_plugin().writing(run_dir):
-        parameters, label_counts = model_arrays(run)
-        write_model(run_dir, header, parameters, label_counts, overwrite=True)
+        write_model(run_dir, *finished_model(run, header), overwrite=True)
 
 
-def model_arrays(run: str) -> tuple[dict[str, Array], Array]:
-    """Return the global model's parameters by name, and the label counts."""
+def finished_model(run: str, header: ModelHeader) -> WholeModel:
+    """Return the global model, calibrated where this worker has rows that were held out."""
     worker = run_worker(run)
-    return worker.model_arrays(), worker.label_counts
+    held_out = [worker.kernels.to_host(part) for part in worker.rows.tests.values()]
+    return calibrated(header, worker.model_arrays(), worker.label_counts, held_out)

@@ -27,7 +27,7 @@ from daskxml.local.rows import Rows, share_rows
 from daskxml.local.worker import LocalWorker, WorkerFactory
 from daskxml.models.network.spec import grown_parameters
 from daskxml.models.store import ModelHeader, write_model
-from daskxml.models.trained import Model
+from daskxml.models.trained import Model, calibrated
 from daskxml.records.checkpoint import read_checkpoint, read_local
 from daskxml.records.run_dir import RunDir
 from daskxml.session.commands import STOP, Stop
@@ -279,9 +279,10 @@ class LocalRun:
 
     def _written(self, header: ModelHeader, arrays: dict[str, Any], counts: Array) -> Model:
         """Return a model, from the run's directory if there is one."""
+        whole = calibrated(header, arrays, counts, self.rows.test)
         if self._place.path is None:
-            return Model(header, arrays, counts)
-        write_model(self._place.path, header, arrays, counts, overwrite=True)
+            return Model(*whole)
+        write_model(self._place.path, *whole, overwrite=True)
         return Model.load(self._place.path)
 
     def _header(self, reason: str, best: int) -> ModelHeader:

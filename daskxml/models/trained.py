@@ -17,9 +17,9 @@ import numpy.typing as npt
 import scipy.sparse
 
 from daskxml.core.arrays import Csr, Partition, Segment
-from daskxml.core.errors import ConfigError, InputError
+from daskxml.core.errors import ConfigError, InputError, ModelError
 from daskxml.core.hardware import usable_cores
-from daskxml.data.rows import concatenate_csr, feature_blocks, label_csr, unit_rows
+from daskxml.data.rows import concatenate, concatenate_csr, feature_blocks, label_csr, unit_rows
 from daskxml.data.text import check_texts
 from daskxml.kernels import get_kernels
 from daskxml.kernels.operands import BITS
@@ -43,6 +43,8 @@ from daskxml.models.together import MEASURES, Measure, Together
 DROP = 0.065  # of the squares of the weights of trees: half of the weights and more
 _HIGHEST, _OUTSIDE = 1.0 - 2.0**-25, -1000.0  # probability, and logit, of a label of trees
 _LEAST_DECIDED, _DECIDED = 20, 4  # labels looked at: at least, and for each of a training row
+WholeModel = tuple[ModelHeader, Mapping[str, Any], npt.NDArray[np.int64]]
+_LEAST_HELD_OUT = 200  # rows, for a calibration of which nobody has asked
 
 
 class Model:
@@ -709,6 +711,23 @@ def _labels_of(X: Any, Y: Any) -> Any:
     if Y is None and not isinstance(X, Partition):
         raise InputError("Y is missing: give the true labels, a row for each row of X")
     return X.labels if Y is None else Y
+
+
+def calibrated(
+    header: ModelHeader, parameters: Mapping[str, Any], label_counts: npt.NDArray[np.int64],
+    held_out: Sequence[Partition],
+) -> WholeModel:  # fmt: skip
+    """Return a new model, its header with what `Model.calibrate` learns from held-out rows.
+
+    The header stays as it is where the run has held out no rows (they are test rows then), or so
+    few or such ones that nothing can be learned from them.
+    """
+    is_held_out = "validation" in header.training
+    if is_held_out and sum(part.rows for part in held_out) >= _LEAST_HELD_OUT:
+        model = Model(header, parameters, label_counts)
+        with contextlib.suppress(InputError, ModelError):
+            header = model.calibrate(concatenate(held_out), f1="micro").header
+    return header, parameters, label_counts
 
 
 def load(directory: str | Path) -> Model:

@@ -55,6 +55,19 @@ def test_a_detached_run_without_a_directory_keeps_its_trees(
     check_same(daskxml.attach(name, client=client).follow(), expected)
 
 
+def test_rows_that_are_held_out_calibrate_the_model(
+    client: Client, data: Data, tmp_path: Path
+) -> None:
+    rows, held_out = {"train": data["train"]}, ["data.validation=0.2", "data.partitions=2"]
+    here = daskxml.simulate(VALUES, [1], **rows, overrides=held_out).model.header.decisions
+    assert here is not None
+    assert here.measured["calibration_error"] < here.measured["calibration_error_before"]
+    given = {**rows, "client": client, "overrides": held_out}
+    runs = [daskxml.train(VALUES, **given, out=out) for out in (None, tmp_path / "run")]
+    runs.append(daskxml.attach(daskxml.launch(VALUES, **given), client=client).follow())
+    assert [run.model.header.decisions for run in runs] == [here] * 3
+
+
 def test_a_run_goes_on_from_its_trees(
     client: Client, data: Data, expected: daskxml.Run, tmp_path: Path
 ) -> None:

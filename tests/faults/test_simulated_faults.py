@@ -181,10 +181,10 @@ LOST_AT_LAST = Case(
     faults=(
         fault("power", "", at=23, lasts_s=0.0008526016621664985),
         replace(fault("power", "store_local", at=99, lag=7), pick=2),
-        fault("cut", "", at=214),
-        replace(fault("kill here", "", at=214, lasts_s=0.4954630042034762, lag=2), pick=3,
+        fault("cut", "", at=229),
+        replace(fault("kill here", "", at=229, lasts_s=0.4954630042034762, lag=2), pick=3,
                 returns_s=0.0, same_address=False),
-        fault("early", "", at=214),
+        fault("early", "", at=229),
     ),
 )  # fmt: skip
 

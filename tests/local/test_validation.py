@@ -50,6 +50,8 @@ def test_one_worker_gives_the_same_bits_on_a_cluster_and_in_the_simulator(
     simulated = simulate(values, [1], **data, **costs)
     assert np.array_equal(flat(real), flat(simulated))
     assert real.metrics == simulated.metrics
+    assert real.model.header.decisions == simulated.model.header.decisions
+    assert (simulated.model.header.decisions is not None) == (share > 0.0)  # it is calibrated
     held = int(1500 * share)
     assert real.metrics["rows"] == (held or 200)
     started = next(event for event in events if event["kind"] == "started")
