@@ -8,7 +8,6 @@
 #   runs      runs with one GPU, with a CPU beside it, and Hogbatch with a pool
 #   cluster   merges between two processes on the GPU, over ucx and over tcp
 #   trees     label trees beside a CPU's cores: kernels alone, and runs
-#   memory    runs for which the GPU has too little memory; copies to and from the host's
 #   tests     the tests of the GPU kernels and of a cluster with them
 #
 # FOLDER holds bibtex, delicious, nvd-product and stackex4-2k. Each stretch writes its results at once, in benchmarks/results,
@@ -21,7 +20,7 @@ cd "$(dirname "$0")/../.."
 data=${1:?the folder of the data sets}
 shift
 stretches=("$@")
-[ ${#stretches[@]} -gt 0 ] || stretches=(kernels steps runs cluster trees memory tests)
+[ ${#stretches[@]} -gt 0 ] || stretches=(kernels steps runs cluster trees tests)
 python=${PYTHON:-python3} logs=${LOGS:-runs/gpu} results=${DASKXML_RESULTS:-benchmarks/results}
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 mkdir -p "$logs"
@@ -33,11 +32,10 @@ for stretch in "${stretches[@]}"; do
     runs) command=("$python" benchmarks/gpu/runs.py "$data") ;;
     cluster) command=("$python" benchmarks/gpu/cluster.py) ;;
     trees) command=("$python" benchmarks/gpu/runs.py "$data" --trees) ;;
-    memory) command=("$python" benchmarks/gpu/memory.py) ;;
     tests) command=("$python" -m pytest -q -p no:cacheprovider tests/kernels
       tests/worker/test_cuda_replica.py tests/worker/test_cuda_trees.py tests/benchmarks/test_gpu_check.py
       tests/cluster/test_gpu_cluster.py) ;;
-    *) echo "$stretch: no such stretch: kernels, steps, runs, cluster, trees, memory, tests" >&2; exit 2 ;;
+    *) echo "$stretch: no such stretch: kernels, steps, runs, cluster, trees, tests" >&2; exit 2 ;;
   esac
   begun=$SECONDS
   timeout "${STRETCH_S:-595}" "${command[@]}" 2>&1 | tee "$logs/$stretch.log"

@@ -224,10 +224,11 @@ LABELS = {"time_s": "simulated seconds", "megabatch": "mega-batches"}
 
 
 def overall_jobs(sets: Sequence[str], algorithms: Sequence[str]) -> list[Job]:
-    """Return the runs; the learning rate is that chosen at four workers."""
+    """Return the runs, where rates are chosen; they are those chosen at four workers."""
     return [
         Job(data=data, algorithm=name, lr=chosen_lr(data, name), workers=count)
-        for data in sets for name in algorithms for count in (COUNTS if name != "slide" else (1,))
+        for data in sets for name in algorithms if (data, name) in chosen()
+        for count in (COUNTS if name != "slide" else (1,))
     ]  # fmt: skip
 
 
@@ -531,8 +532,8 @@ def make_table(
     for data in sets:
         runs = {
             name: {j.seed: h for j, h in histories.items() if (j.data, j.algorithm) == (data, name)}
-            for name in names
-        }
+            for name in names if (data, name) in chosen()
+        }  # fmt: skip
         means = {name: interval([best(h) for h in by.values()]) for name, by in runs.items()}
         target = NEAR_BEST * max(mean for mean, _ in means.values())
         times = {n: {s: time_to(h, target) for s, h in by.items()} for n, by in runs.items()}
@@ -557,10 +558,11 @@ def make_table(
 
 def algorithms(figure: Figure) -> None:
     """Make the table of all algorithms."""
-    names = figure.algorithms or [n for n in ALGORITHMS if (figure.sets[0], n) in chosen()]
+    names = figure.algorithms or figure.given.get("algorithms") or list(ALGORITHMS)
     jobs = [
         Job(data=data, algorithm=name, lr=chosen_lr(data, name), seed=seed)
-        for seed in range(figure.given["seeds"]) for data in figure.sets for name in names
+        for seed in range(figure.given["seeds"])
+        for data in figure.sets for name in names if (data, name) in chosen()
     ]  # fmt: skip
     table = make_table(run_all(jobs, figure.folder), figure.sets, names)
     lines: list[str] = []

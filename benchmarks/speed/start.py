@@ -1,10 +1,6 @@
-"""What a user waits for: workers that start, installation, the first metric of `best`.
+"""What a user waits for: installation, and the first metric of `best`.
 
-    python benchmarks/speed/start.py [--repeats 5]                  # two local workers
-    python benchmarks/speed/start.py FOLDER [--set bibtex] [--keep]  # the first minute
-
-Two local workers until they are ready to train, spawned and forked in turns; the first forked
-cluster starts the process that all others are forked from. Writes ``results/worker_start.json``.
+    python benchmarks/speed/start.py FOLDER [--set bibtex] [--keep]
 
 ``FOLDER`` holds ``NAME.train.txt.gz`` and ``NAME.test.txt.gz``. A virtual environment is made in a
 temporary folder, this checkout is installed there by pip, and `best` is trained twice, each
@@ -17,11 +13,9 @@ processor time of the command without its workers. Writes ``results/first_minute
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import resource
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,56 +23,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import dask
-from distributed import Client, LocalCluster
-
-from daskxml.cluster.connection import forked_workers
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from machine import write_result
-
-
-def imports() -> int:
-    """Import what a worker needs, as the first task of a run does."""
-    import daskxml.cluster.worker_tasks
-    import daskxml.kernels.cpu.kernels
-
-    assert daskxml
-    return os.getpid()
-
-
-def start(kind: str) -> float:
-    """Start two workers, let them import, and return the seconds until both have."""
-    starting: Any = forked_workers() if kind == "forked" else contextlib.nullcontext()
-    begun_s = time.perf_counter()
-    with (
-        starting,
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
-        client.run(imports)
-        return time.perf_counter() - begun_s
-
-
-def workers_start(repeats: int) -> None:
-    """Measure both kinds of workers in turns, and write the table."""
-    dask.config.set({"logging.distributed": "error"})
-    seconds: dict[str, list[float]] = {"spawned": [], "forked": []}
-    for _ in range(repeats):
-        for kind, found in seconds.items():
-            found.append(start(kind))
-    rows = [
-        {
-            "workers": kind,
-            "first_s": found[0],
-            "median_s": statistics.median(found),
-            "max_s": max(found),
-        }
-        for kind, found in seconds.items()
-    ]
-    write_result("worker_start", rows, repeats=repeats)
-
 
 ROOT = Path(__file__).parents[2]
 PAUSE_S = 2.0
@@ -124,21 +71,12 @@ def pauses(lines: list[Line], begin: str) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure either."""
+    """Install, train twice, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("--repeats", type=int, default=5, help="of starting two workers")
+    parser.add_argument("folder", type=Path)
     parser.add_argument("--set", default="bibtex")
     parser.add_argument("--keep", action="store_true", help="leave the environment where it is")
     options = parser.parse_args()
-    if options.folder is None:
-        workers_start(options.repeats)
-    else:
-        first_minute(options)
-
-
-def first_minute(options: argparse.Namespace) -> None:
-    """Install, train twice, and write the results."""
     home = Path(tempfile.mkdtemp(prefix="first-minute-"))
     bin_folder = home / "venv/bin"
     _, made = timed([sys.executable, "-m", "venv", str(home / "venv")])
