@@ -1,16 +1,18 @@
 """Time and largest memory at the papers' full numbers of labels: networks, and label trees.
 
-    python benchmarks/speed/memory.py [--megabatches 4] [--rows 50000]
+    python benchmarks/speed/memory.py
+    python benchmarks/speed/memory.py --trees FOLDER
 
 Networks: four virtual workers of unequal speed train networks with one hidden layer of 128 units by
 Adaptive and by Elastic SGD, on generated rows of Amazon-670k's and Delicious-200k's shapes. Virtual
 time is that of `v100_cost`. Limits are 16 GiB and half an hour for all four on two cores; a process
 that needs more memory fails. Writes ``results/full_size.json``.
 
-Label trees: Amazon-670k's 135,909 features, 76 of them and 5.5 labels a row, and ``--rows`` of its
-490,449 rows, on one thread. Generated labels are easier or harder to separate than real ones: the
-growth of time and memory is what counts. What a run chooses on held-out rows is given instead, so
-that all shapes are fitted alike. Writes ``results/tree_large.json``.
+Label trees, on one thread: how time and memory grow when labels, rows and features of a generated
+set of Amazon-670k's shape are doubled, one at a time, and what ``FOLDER/pypi-names`` takes, from
+its files. Generated labels are easier or harder to separate than real ones: their growth is what
+counts. What a run chooses on held-out rows is given there, so that all shapes are fitted alike.
+Writes ``results/tree_large.json``, with ``slopes``: to which power of the size a value grows.
 
 Each is measured in a process of its own; the files are written after each.
 """
@@ -19,16 +21,16 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
+import math
+import multiprocessing
 import os
 import resource
-import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 import daskxml
 from daskxml import Matrices
@@ -58,11 +60,11 @@ SHAPES = {
 }  # fmt: skip
 STRATEGIES = ("adaptive-sgd", "elastic")
 SPEEDS = (1.0, 0.9, 0.8, 0.7)
-BATCH, BATCHES = 256, 8  # of a mega-batch
+BATCH, BATCHES, MEGABATCHES = 256, 8, 4  # rows, batches of a mega-batch, mega-batches
 MEMORY_GIB, GIB = 16, 1 << 30
 
 
-def measure_network(shape: str, strategy: str, megabatches: int) -> dict[str, Any]:
+def measure_network(shape: str, strategy: str) -> dict[str, Any]:
     """Simulate one run in this process."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_GIB * GIB, MEMORY_GIB * GIB))
     spec = SHAPES[shape]
@@ -76,8 +78,8 @@ def measure_network(shape: str, strategy: str, megabatches: int) -> dict[str, An
         strategy, SPEEDS, **rows,
         overrides={
             "model.hidden": [128], "strategy.batch_max": BATCH, "strategy.lr": 0.5,
-            "strategy.megabatch_batches": BATCHES, "training.megabatches": megabatches,
-            "evaluation.every": megabatches, "checkpoint.every": 10**6, "training.keep_best": False,
+            "strategy.megabatch_batches": BATCHES, "training.megabatches": MEGABATCHES,
+            "evaluation.every": MEGABATCHES, "checkpoint.every": 10**6, "training.keep_best": False,
         },
     )  # fmt: skip
     last = run.history[-1]
@@ -91,26 +93,32 @@ def measure_network(shape: str, strategy: str, megabatches: int) -> dict[str, An
     }  # fmt: skip
 
 
-BENCHMARKS = Path(__file__).parents[1]
-
-
-TREE_LABELS = (200_000, 670_091)
+# Labels, rows and features: the first, and each of them doubled twice.
+SIZES = {"labels": 100_000, "rows": 50_000, "features": 135_909}
+GROWN = [SIZES, *(SIZES | {k: SIZES[k] * n} for k in SIZES for n in (2, 4))]
+GROWING = ("label_tree_cpu_s", "fit_cpu_s", "model_mb", "fit_mb")
 FIT = {"model.cost": 0.4}
+REAL = "pypi-names"
 
 
-def measure_tree(labels: int, count: int) -> dict[str, Any]:
-    """Train at one shape in this process."""
-    train, test = generate(shape(labels, count))
-    matrices = [Matrices(*map(to_scipy, (part.features, part.labels))) for part in (train, test)]
-    config = load_run_config("tree", {"cluster.threads": 1, **FIT, "training.keep_best": False})
-    before_mb = _peak_mb()
+def measure_tree(sizes: dict[str, int], folder: str) -> dict[str, Any]:
+    """Train one tree in this process, on generated rows or, without sizes, on real ones."""
+    fixed = {"cluster.threads": 1, "training.keep_best": False, **(FIT if sizes else {})}
+    begun_s, matrices = time.process_time(), []
+    if sizes:
+        spec = replace(shape(sizes["labels"], sizes["rows"]), features=sizes["features"])
+        matrices = [Matrices(*map(to_scipy, (p.features, p.labels))) for p in generate(spec)]
+    else:
+        fixed |= {f"data.{p}": [f"{folder}/{REAL}.{p}.txt.gz"] for p in ("train", "test")}
+    config = load_run_config("tree", fixed)
     rows = read_rows(config, 1, *matrices)
+    read_s, rows_mb = time.process_time() - begun_s, _peak_mb()
     begun_s = time.process_time()
-    prepared(rows, config)
+    given = prepared(rows, config)
     tree_s = time.process_time() - begun_s
     events: list[Any] = []
     begun_s = time.process_time()
-    model, _ = LocalTreeRun(config, rows, events.append).run()
+    model, _ = LocalTreeRun(config, given, events.append).run()
     fit_s = time.process_time() - begun_s
     last = next(event["row"] for event in reversed(events) if event["kind"] == "megabatch")
     features = to_scipy(rows.test[0].features)
@@ -118,16 +126,23 @@ def measure_tree(labels: int, count: int) -> dict[str, Any]:
     model.predict_top_k(features, k=5)
     ranked_per_s = features.shape[0] / (time.process_time() - begun_s)
     return {
-        "labels": labels,
-        "labels_with_rows": int(np.count_nonzero(rows.label_counts)),
-        "rows": count,
-        "label_tree_cpu_s": round(tree_s, 1),
-        "fit_cpu_s": round(fit_s - last["eval_s"], 1),
-        "P@1": round(last["metrics"]["P@1"], 4),
+        "labels": rows.facts.labels, "rows": rows.facts.rows, "features": rows.facts.features,
+        "data": "generated" if sizes else REAL,
+        **({} if sizes else {"read_cpu_s": round(read_s, 1)}),
+        "label_tree_cpu_s": round(tree_s, 2), "fit_cpu_s": round(fit_s - last["eval_s"], 2),
+        **{f"P@{k}": round(last["metrics"][f"P@{k}"], 4) for k in (1, 3, 5)},
         "model_mb": round(sum(array.nbytes for array in model.parameters.values()) / 1e6, 1),
-        "rows_mb": round(before_mb),
-        "peak_mb": round(_peak_mb()),
-        "ranked_per_s": round(ranked_per_s),
+        "rows_mb": round(rows_mb), "peak_mb": round(_peak_mb()),
+        "fit_mb": round(_peak_mb() - rows_mb), "ranked_per_s": round(ranked_per_s),
+    }  # fmt: skip
+
+
+def slopes(found: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return to which power of each size the values grow, from once to four times the size."""
+    first, *grown = found
+    return {
+        key: {name: round(math.log(more[name] / first[name], 4), 2) for name in GROWING}
+        for key, more in zip(SIZES, grown[1::2], strict=False)
     }
 
 
@@ -136,40 +151,27 @@ def _peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def measured(which: str, *arguments: object) -> dict[str, Any]:
+def measured(function: Callable[..., dict[str, Any]], *arguments: object) -> dict[str, Any]:
     """Measure in a process of its own, whose largest memory counts."""
-    command = [sys.executable, __file__, which, *map(str, arguments)]
-    threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "NUMBA")}
-    environment = os.environ | (threads if which == "--tree" else {})
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode:
-        raise SystemExit(done.stderr[-2000:])
-    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return row
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
 
 
 def main() -> None:
     """Measure every network and every tree."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--megabatches", type=int, default=4)
-    parser.add_argument("--rows", type=int, default=50_000, help="of a tree")
-    parser.add_argument("--network", nargs=3, help="shape, strategy and mega-batches")
-    parser.add_argument("--tree", nargs=2, type=int, help="labels and rows")
+    parser.add_argument("--trees", help="not networks: trees, and those of pypi-names there")
     options = parser.parse_args()
-    if options.network:
-        shape, strategy, megabatches = options.network
-        print(json.dumps(measure_network(shape, strategy, int(megabatches))))
-    elif options.tree:
-        print(json.dumps(measure_tree(*options.tree)))
-    else:
-        found: list[dict[str, Any]] = []
-        for shape, strategy in itertools.product(SHAPES, STRATEGIES):
-            found.append(measured("--network", shape, strategy, options.megabatches))
+    found: list[dict[str, Any]] = []
+    if options.trees is None:
+        for of, strategy in itertools.product(SHAPES, STRATEGIES):
+            found.append(measured(measure_network, of, strategy))
             write_result("full_size", found, speeds=SPEEDS, load=os.getloadavg()[0])
-        found = []
-        for labels in TREE_LABELS:
-            found.append(measured("--tree", labels, options.rows))
-            write_result("tree_large", found)
+        return
+    os.environ |= {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "NUMBA")}
+    for sizes in (*GROWN, {}):
+        found.append(measured(measure_tree, sizes, options.trees))
+        write_result("tree_large", found, slopes=slopes(found), load=os.getloadavg()[0])
 
 
 if __name__ == "__main__":
