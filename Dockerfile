@@ -5,18 +5,17 @@
 # A package index of your own: --secret id=pip,src=$HOME/.config/pip/pip.conf
 #
 #   docker run --rm --user $(id -u) -v "$PWD:/data" daskxml bench smoke
-#   docker run --rm --user $(id -u) -v "$PWD:/data" daskxml train quickstart --train train.txt --test test.txt
+#   docker run --rm --user $(id -u) -v "$PWD:/data" daskxml train train.txt --test test.txt
 # A scheduler or a worker: --entrypoint dask ... scheduler (docker/compose.yaml has both)
 #
-# What is in the CPU image is pinned, with hashes, in docker/requirements.lock. The CUDA image takes
-# what its extra asks for: its packages pin an older Dask than the lock, and which of their wheels
-# are right depends on the base and on the host's driver.
+# What is in an image is pinned, with hashes, in docker/cpu.lock, docker/cuda12.lock and
+# docker/cuda13.lock.
 
 # Any Debian or Ubuntu with Python 3.11 or newer.
 ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS build
-ARG EXTRA=
+ARG EXTRA=cpu
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python3 -c 'import ensurepip' 2>/dev/null || \
     { apt-get update && apt-get install -y --no-install-recommends python3 python3-venv; }
@@ -26,17 +25,14 @@ COPY docker/*.lock docker/
 # The secret is there while a line runs, and in no layer.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     /opt/build/bin/pip install --require-hashes -r docker/build.lock && \
-    if [ -z "${EXTRA}" ]; then \
-      /opt/daskxml/bin/pip install --require-hashes -r docker/requirements.lock; fi
+    /opt/daskxml/bin/pip install --require-hashes -r docker/${EXTRA}.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY pipelines pipelines
 COPY datasets datasets
 COPY benchmarks/suites benchmarks/suites
 COPY daskxml daskxml
-RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
-    /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /dist . && \
-    if [ -z "${EXTRA}" ]; then /opt/daskxml/bin/pip install --no-deps /dist/*.whl; \
-    else /opt/daskxml/bin/pip install "$(echo /dist/*.whl)[${EXTRA}]"; fi && \
+RUN /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /dist . && \
+    /opt/daskxml/bin/pip install --no-deps /dist/*.whl && \
     /opt/daskxml/bin/pip check
 # The tests of other packages, and what installed them, are not for running.
 RUN find /opt/daskxml/lib -type d \( -name tests -o -name test \) -path '*/site-packages/*' \

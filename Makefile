@@ -12,7 +12,8 @@
 #   make results    measure again what is older than its code, or NAMES="..."
 #   make bench      the speed of each part, by every benchmark that needs no data
 #   make simulate-faults  N runs of the cluster's code under simulated faults, from SEED on
-#   make lock       pin the packages of the Docker image anew
+#   make lock       pin the packages of the Docker images and of the tests anew
+#   make supply     the wheel, built twice; a bill of materials and the licences of the image
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -31,7 +32,7 @@ CUDA_READY := $(CUDA_VENV)/.ready-$(CUDA)
 .DEFAULT_GOAL := help
 KERNELS := kernels-networks kernels-samples kernels-trees
 
-.PHONY: help setup demo test lint types results results-check kernels $(KERNELS) unit test-slow test-loggers test-ucx test-cuda simulate-faults docs bench lock format clean
+.PHONY: help setup demo test lint types results results-check kernels $(KERNELS) unit test-slow test-loggers test-ucx test-cuda simulate-faults docs bench lock supply format clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -120,16 +121,34 @@ bench: $(READY)
 
 # For every Python that the package runs on, with hashes, and without the name of an index.
 LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
-  --no-header --no-emit-index-url
+  --no-header --no-emit-index-url --no-annotate
+# The images, and what is tested beside: an image's name, then the extras that are in it.
+LOCKS := cpu=serve cuda12=serve,cuda12 cuda13=serve,cuda13 extras=test,bench,mlflow,tensorboard,wandb
 
 lock: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	{ echo '# Made by `make lock`: the packages of the CPU image.'; \
-	  $(BIN)/$(LOCK) --extra serve pyproject.toml; } > docker/requirements.lock.new
+	set -e; for each in $(LOCKS); do lock=docker/$${each%%=*}.lock; extras=$${each#*=}; \
+	  { echo "# Made by \`make lock\`: daskxml[$$extras]."; \
+	    $(BIN)/$(LOCK) $$(printf -- ' --extra %s' $$(echo $$extras | tr , ' ')) pyproject.toml; } \
+	  > $$lock.new; mv $$lock.new $$lock; done
 	{ echo '# Made by `make lock`: what builds the wheel in the image.'; \
-	  echo 'hatchling>=1.27' | $(BIN)/$(LOCK) --no-annotate -; } > docker/build.lock.new
-	mv docker/requirements.lock.new docker/requirements.lock
+	  echo 'hatchling>=1.27' | $(BIN)/$(LOCK) -; } > docker/build.lock.new
 	mv docker/build.lock.new docker/build.lock
+
+# In build/supply: the wheel, which two builds make of the same bytes; and of all that is in the CPU
+# image a bill of materials (CycloneDX) and the licences.
+supply: $(READY)
+	rm -rf build/supply && $(PYTHON) -m venv build/supply/venv
+	build/supply/venv/bin/python -m pip install --quiet --require-hashes -r docker/cpu.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build cyclonedx-bom pip-licenses
+	$(BIN)/python -m build --wheel --outdir build/supply >build/supply/build.log
+	$(BIN)/python -m build --wheel --outdir build/supply/again >build/supply/build.log
+	cmp build/supply/*.whl build/supply/again/*.whl
+	build/supply/venv/bin/python -m pip install --quiet --no-deps build/supply/*.whl
+	$(BIN)/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
+	  --output-file build/supply/bom.json build/supply/venv
+	$(BIN)/pip-licenses --python=build/supply/venv/bin/python --format=markdown --order=license \
+	  --with-urls --output-file=build/supply/licences.md
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -37,19 +37,30 @@ def is_in_context(path):
     return any(path.match(pattern) or Path(pattern) in [path, *path.parents] for pattern in kept)
 
 
-def test_the_lock_pins_all_that_the_package_needs():
+IMAGES = {"cpu": "serve", "cuda12": "cuda12", "cuda13": "cuda13", "extras": "test"}
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_a_lock_pins_all_that_an_image_needs(image):
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
-    needed = project["dependencies"]
-    [lock] = [path for path in LOCKS if path.name == "requirements.lock"]
+    needed = project["dependencies"] + project["optional-dependencies"][IMAGES[image]]
     versions = {}
-    for requirement in pinned(lock):
+    for requirement in pinned(ROOT / f"docker/{image}.lock"):
         [specifier] = requirement.specifier
         assert specifier.operator == "=="
         versions.setdefault(requirement.name, []).append(specifier.version)
     for requirement in map(Requirement, needed):
+        if requirement.name == project["name"]:
+            continue
         assert requirement.name in versions, f"{requirement.name}: run `make lock`"
         assert all(requirement.specifier.contains(v) for v in versions[requirement.name])
+
+
+def test_the_images_of_the_dockerfile_have_locks():
+    named = re.findall(r"EXTRA=(\w+)", DOCKERFILE)
+    assert {*named} == {"cpu", "cuda12"}
+    assert {f"{name}.lock" for name in (*IMAGES, "build")} == {path.name for path in LOCKS}
 
 
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
@@ -138,7 +149,7 @@ def test_commands_in_the_files_are_understood():
     joined = re.sub(r"\\\n#\s+", " ", text)
     runs = re.findall(r"docker compose run --rm train (.+)", joined)
     runs = [f"train {run}" for run in runs] + re.findall(
-        r"daskxml (bench .+|train quick.+)", joined
+        r"daskxml (bench .+|train train.+)", joined
     )
     assert len(runs) == 3
     for run in runs:
