@@ -30,6 +30,7 @@ from daskxml.data.rows import matrix_partition
 from daskxml.data.settings import DataSection
 from daskxml.data.tables import LABELS, Documents, columns_to_read, parse_documents
 from daskxml.data.text import check_texts
+from daskxml.session.documents import TEXT_BLOCK_BYTES
 
 
 @dataclass(frozen=True)
@@ -256,7 +257,6 @@ Task = tuple[Any, ...]  # a function, and its arguments
 Given = Matrices | DaskRows | RowsOnWorkers
 Scattered = Mapping[str, list[Future]]  # rows on the workers
 _DOCUMENTS = 2048  # of a list that are a partition
-TEXT_BLOCK_BYTES = 4 << 20  # texts take longer than rows
 
 
 def place_given(client: Client, matrices: Mapping[str, Given], config: RunConfig) -> Scattered:

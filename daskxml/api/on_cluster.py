@@ -22,6 +22,7 @@ from daskxml.config.sections import ClusterSection
 from daskxml.core.errors import ConfigError
 from daskxml.data.blocks import check_files
 from daskxml.observe.callbacks import OnEvent, ignore
+from daskxml.session.documents import with_text_stage
 
 INTERRUPTED = "the run ends at the next merge; Ctrl-C again ends it at once, as it was last written"
 
@@ -80,6 +81,8 @@ class Cluster:
         config, warn = job.config, _warner(publish)
         with connection(self.client, self.scheduler, local_section(config), warn) as client:
             open_runs(client)
+            if "train" not in job.given:
+                config = client.submit(with_text_stage, config, pure=False).result()
             given = staged_rows(client, config, job.given, publish)
             placed = place_given(client, given, config)
             publish = _releasing(publish, given, placed)

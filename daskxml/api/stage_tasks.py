@@ -19,23 +19,11 @@ from daskxml.core.arrays import Csr, Partition
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.core.files import replacing
 from daskxml.data.rows import matrix_partition, take_rows, to_scipy
-from daskxml.data.settings import TextSettings
-from daskxml.data.tables import label_csr_of
-from daskxml.data.text import (
-    CountedTexts,
-    WordCounts,
-    check_texts,
-    choose_words,
-    count_words,
-    merge_counts,
-)
 from daskxml.metrics import MetricSums
 from daskxml.models.rows import evaluate_partitions
 from daskxml.models.trained import Model
-from daskxml.session.setup import ColumnNames
 
 Function = Callable[..., Any]
-Found = tuple[WordCounts, frozenset[str]]  # words, and names of labels
 FEATURES_FILE, LABELS_FILE = "features-{:05d}.npz", "labels-{:05d}.npz"
 
 
@@ -194,60 +182,3 @@ def write_matrices(partition: Any, folder: str, number: int) -> Path:
         with replacing(Path(folder) / name.format(number)) as partial, partial.open("wb") as file:
             scipy.sparse.save_npz(file, to_scipy(csr), compressed=False)
     return Path(folder) / FEATURES_FILE.format(number)
-
-
-# --------------------------------------------------- counts of words, and rows by all of them
-
-
-def count_texts(
-    texts: Sequence[str], labels: Sequence[Any], **settings: Any
-) -> tuple[CountedTexts, Sequence[Any]]:
-    """Return the words of documents, counted, and the documents' labels."""
-    if len(labels) and not isinstance(labels[0], list | tuple | set):
-        raise InputError("labels are no lists of names: vectorize comes before what makes rows")
-    return count_words(texts, TextSettings.of(settings)), labels
-
-
-def find_names(counted: CountedTexts, labels: Sequence[Any]) -> Found:
-    """Return how often each word occurs in some documents, and the names of their labels."""
-    return counted.totals(), frozenset(str(name) for row in labels for name in row)
-
-
-def merge_names(found: Sequence[Found]) -> Found:
-    """Return the counts and the labels of all documents."""
-    words, names = zip(*found, strict=True)
-    return merge_counts(words), frozenset().union(*names)
-
-
-def choose_columns(found: Found, settings: TextSettings) -> ColumnNames:
-    """Return the columns of rows, and what makes rows of texts.
-
-    Raises
-    ------
-    InputError
-        If no word is left.
-    """
-    vectorizer = choose_words(found[0], settings)
-    return ColumnNames(vectorizer.words, tuple(sorted(found[1])), vectorizer)
-
-
-def weigh_counted(
-    counted: CountedTexts, labels: Sequence[Any], names: ColumnNames
-) -> tuple[Any, Any]:
-    """Return the rows of documents whose words are counted."""
-    assert names.vectorizer is not None
-    return names.vectorizer.weigh(counted.words, counted.counts), _label_matrix(labels, names)
-
-
-def vectorized(texts: Sequence[str], labels: Sequence[Any], names: ColumnNames) -> tuple[Any, Any]:
-    """Return the rows of documents, by the words and labels of others."""
-    check_texts(texts)
-    assert names.vectorizer is not None
-    return names.vectorizer.transform(texts), _label_matrix(labels, names)
-
-
-def _label_matrix(labels: Sequence[Any], names: ColumnNames) -> Any:
-    """Return documents' labels by their columns, without those that are not known."""
-    columns = {name: column for column, name in enumerate(names.labels)}
-    named = [[str(name) for name in row] for row in labels]
-    return to_scipy(label_csr_of(named, columns))

@@ -41,6 +41,14 @@ from daskxml.core.work_stats import StageRecord
 from daskxml.data.blocks import stamp_files
 from daskxml.data.settings import TextSettings
 from daskxml.observe.callbacks import OnEvent, ignore
+from daskxml.session.documents import (
+    choose_columns,
+    count_texts,
+    find_names,
+    merge_names,
+    vectorized,
+    weigh_counted,
+)
 from daskxml.session.row_loading import parse_files
 
 FAN_IN = 8  # of the tree in which what was found in each partition is merged
@@ -364,22 +372,22 @@ class RowStages:
             if like.names is None or settings:
                 problem = "were not made of documents" if like.names is None else "have settings"
                 raise InputError(f"like: these rows {problem}: give rows of vectorize, and no more")
-            return self.map(tasks.vectorized, documents, like.names, name=name).named(like.names)
+            return self.map(vectorized, documents, like.names, name=name).named(like.names)
         resolved = TextSettings.of(settings)
         values = resolved.as_dict()
-        counted = self.map(tasks.count_texts, documents, name="count words", **values)
-        found = self.reduce(tasks.find_names, tasks.merge_names, counted, name="add up words")
+        counted = self.map(count_texts, documents, name="count words", **values)
+        found = self.reduce(find_names, merge_names, counted, name="add up words")
         key = key_of("choose words", values, found.key)
 
         def start() -> Future:
             chosen = self.client.submit(
-                tasks.choose_columns, found.made(), resolved, key=f"choose-words-{key}", pure=False
+                choose_columns, found.made(), resolved, key=f"choose-words-{key}", pure=False
             )
             await_stage("choose words", [chosen])
             return chosen
 
         names = self._one(Value("choose words", key, start))
-        return self.map(tasks.weigh_counted, counted, names, name=name).named(names)
+        return self.map(weigh_counted, counted, names, name=name).named(names)
 
     def map(
         self, function: Function, rows: Rows, *values: Value, name: str = "", **settings: Any

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from daskxml.api.in_process import InProcess
 from daskxml.api.run import Config, Job, Matrices, Run, in_memory
 from daskxml.config import DEFAULT_RUN_FILE
-from daskxml.config.sections import ClusterSection
+from daskxml.config.sections import VECTORIZE, ClusterSection
 from daskxml.core.hardware import usable_gpus
 from daskxml.observe.callbacks import OnEvent, OnMegabatch
 from daskxml.observe.loggers import Logger
@@ -108,7 +108,7 @@ def needs_cluster(job: Job) -> bool:
     return (
         job.config.has_strategy
         or cluster != ClusterSection()
-        or bool(job.config.pipeline.stages)
+        or bool({*job.config.pipeline.stages} - {VECTORIZE})
         or not all(isinstance(rows, Matrices) for rows in job.given.values())
         or (job.config.cluster.device != "cpu" and bool(usable_gpus()))
     )

@@ -12,6 +12,7 @@ import daskxml
 from daskxml.api.prediction_files import STDOUT, Block, unknown_rows, write_predictions
 from daskxml.cli.arguments import Options
 from daskxml.config import RunConfig, load_run_config
+from daskxml.config.sections import VECTORIZE
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import ConfigError
 from daskxml.data.rows import concatenate
@@ -202,7 +203,7 @@ def held_out_rows(directories: Sequence[str | Path], instead: str) -> Partition:
     ConfigError
         If one has held out none, or others.
     """
-    from daskxml.local import read_rows as read_here  # which other commands do not need
+    from daskxml.local.rows import load_rows  # which other commands do not need
 
     configs = [load_run_config(Path(directory) / RUN_FILE) for directory in directories]
     for directory, config in zip(directories, configs, strict=True):
@@ -211,7 +212,7 @@ def held_out_rows(directories: Sequence[str | Path], instead: str) -> Partition:
                 f"{directory} has held out no rows: train with --set data.validation=0.1, or "
                 f"give {instead}"
             )
-        if config.pipeline.stages or not config.data.train:
+        if {*config.pipeline.stages} - {VECTORIZE} or not config.data.train:
             raise ConfigError(
                 f"{directory} was trained on rows that are in no files: give {instead}"
             )
@@ -220,12 +221,15 @@ def held_out_rows(directories: Sequence[str | Path], instead: str) -> Partition:
                 f"{directory} has held out other rows than {directories[0]}: give both the same "
                 f"files, data.validation and run.seed, or give {instead}"
             )
-    plain = {"training": {"epochs": 1}, "run": {"seed": configs[0].run.seed}}
-    given = {f"data.{name}": value for name, value in configs[0].as_dict()["data"].items()}
-    return concatenate(read_here(load_run_config(plain, given), 1).test)
+    plain: dict[str, Any] = {"training": {"epochs": 1}, "run": {"seed": configs[0].run.seed}}
+    sections = configs[0].as_dict()
+    plain |= {name: sections[name] for name in ("data", "pipeline", "text") if name in sections}
+    _, rows, _ = load_rows(load_run_config(plain), 1)
+    return concatenate(rows.test)
 
 
 def _split(config: RunConfig) -> tuple[Any, ...]:
     """Return what decides which rows are held out."""
     data = config.data
-    return data.train, data.validation, config.run.seed, data.features, data.labels
+    text = config.pipeline.stages, config.text
+    return data.train, data.validation, config.run.seed, data.features, data.labels, text

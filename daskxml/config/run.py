@@ -114,9 +114,11 @@ class RunConfig:
         yield from self._limits_of_strategy(self.make_strategy())
         yield from self._limits_of_devices()
         training, rank, ranks = self.training, self.training.target_rank, self.evaluation.k
-        if VECTORIZE not in self.pipeline.stages:
+        stages, text = self.pipeline.stages, TextSettings()
+        may_be_found = self.data.train and not stages and self.text != text  # when they are read
+        if VECTORIZE not in stages and not may_be_found:
             why = f"is for documents: add {VECTORIZE!r} to [pipeline] stages"
-            yield Limit("text", (TextSettings(),), why)
+            yield Limit("text", (text,), why)
         needs_metric = training.target or training.patience or training.keep_best is True
         if needs_metric and rank not in ranks:
             why = f"is never measured: add {rank} to [evaluation] k = {list(ranks)}"

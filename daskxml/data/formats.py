@@ -64,6 +64,10 @@ class Text:
     title: str
     suffixes: tuple[str, ...]
 
+    def names(self, path: str) -> list[str]:
+        """Return the names of its columns, which it does not have."""
+        return []
+
     def header(self, path: str, column: str) -> Header | None:
         """Return what a file declares; None: nothing, and ids may count from 0 or 1."""
         return read_header(path)
@@ -86,6 +90,11 @@ class PartTable:
     title: str
     suffixes: tuple[str, ...]
     opens: tables.OpenParts
+
+    def names(self, path: str) -> list[str]:
+        """Return the names of its columns."""
+        with self._opened(path) as table:
+            return table.names
 
     def header(self, path: str, column: str) -> Header | None:
         """Return what it declares, or how many columns a dense table has."""
@@ -143,9 +152,13 @@ class LineTable:
     suffixes: tuple[str, ...]
     opens: tables.OpenLines
 
+    def names(self, path: str) -> list[str]:
+        """Return the names of its columns."""
+        return self.opens(path).names
+
     def header(self, path: str, column: str) -> Header | None:
         """Return how many columns a dense table has."""
-        return tables.dense_header(self.opens(path).names, column)
+        return tables.dense_header(self.names(path), column)
 
     def cut(self, path: str, block_bytes: int) -> list[Block]:
         """Return blocks of whole lines."""
@@ -438,6 +451,32 @@ def plan_files(paths: Sequence[str], block_bytes: int, format: str = "auto") -> 
 def declared(path: str, format: str = "auto", text_column: str = "") -> Header | None:
     """Return what a file declares of its contents; of tables of documents that is nothing."""
     return FORMATS[format_of(path, format)].header(path, text_column)
+
+
+def holds_documents(paths: Sequence[str], format: str = "auto", column: str = "text") -> bool:
+    """Whether the first file is a table of documents.
+
+    It is if it has a column of texts and none of ids, and the texts of its first rows are not all
+    numbers: a column of counts may be called ``text``, too.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read.
+
+    Examples
+    --------
+    >>> import fsspec
+    >>> fsspec.filesystem("memory").pipe("/counts.csv", b'labels,text,words\\n3,1,2\\n')
+    >>> holds_documents(["memory://counts.csv"])
+    False
+    """
+    block, *_ = plan_files(paths[:1], TEXT_BYTES, format)
+    names = set(FORMATS[block.format].names(block.path))
+    if column not in names or names & {tables.FEATURES, tables.INDICES}:
+        return False
+    dialect = Dialect(text_column=column, needs_labels=False)
+    return any(read_pieces(block, dialect, tables.has_texts))
 
 
 def read_pieces(

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from daskxml.core.arrays import Array
+from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.data.blocks import Block, Header, join_headers
-from daskxml.data.formats import FORMATS, declared, plan_files, read_pieces
+from daskxml.data.formats import FORMATS, declared, holds_documents, plan_files, read_pieces
 from daskxml.data.parse import Dialect, ParsedRows, detect_feature_base
+from daskxml.data.rows import from_scipy
+from daskxml.data.settings import TextSettings
 from daskxml.data.side_files import Names, ids_by_name
+from daskxml.data.tables import label_csr_of, parse_documents
+from daskxml.data.text import count_words
 
 BLOCK_BYTES = 1 << 25
 DEFAULT_HIDDEN = 128
@@ -191,7 +196,8 @@ def inspect_file(
     Parameters
     ----------
     paths
-        One or several files, globs or fsspec URLs that together are one data set.
+        One or several files, globs or fsspec URLs that together are one data set. The features of
+        tables of documents are their words.
     block_bytes
         Bytes of a file parsed at a time, where its format can be cut.
     feature_names, label_names
@@ -212,6 +218,8 @@ def inspect_file(
     """
     names = [paths] if isinstance(paths, str) else list(paths)
     blocks = plan_files(names, block_bytes)
+    if holds_documents(names):
+        return _inspect_documents(blocks)
     headers = [declared(path) for path in dict.fromkeys(block.path for block in blocks)]
     census, dialect = Census(), Dialect(feature_names=feature_names, label_names=label_names)
     for block in blocks:
@@ -223,8 +231,28 @@ def inspect_file(
     return _conclude(census, blocks, headers)
 
 
+def _inspect_documents(blocks: Sequence[Block]) -> Inspection:
+    """Describe documents by the words and the labels that a training would find in them."""
+    census, settings = Census(), TextSettings()
+    dialect = Dialect(text_column=settings.column, needs_labels=False)
+    words: dict[str, int] = {}
+    labels: dict[str, int] = {}
+    for block in blocks:
+        for texts, names in read_pieces(block, dialect, parse_documents):
+            counted = count_words(texts, settings)
+            columns = [words.setdefault(word, len(words)) for word in counted.words]
+            for name in chain.from_iterable(names):
+                labels.setdefault(name, len(labels))
+            found = from_scipy(counted.counts.astype(np.float32))
+            ids = np.array(columns, np.int32)[found.indices]
+            features = Csr(found.indptr, ids, found.data, len(words))
+            partition = Partition(features, label_csr_of(names, labels))
+            census.add(ParsedRows(partition=partition))
+    return _conclude(census, blocks, [Header(None, len(words), len(labels))], "documents in ")
+
+
 def _conclude(
-    census: Census, blocks: Sequence[Block], declared: Sequence[Header | None]
+    census: Census, blocks: Sequence[Block], declared: Sequence[Header | None], what: str = ""
 ) -> Inspection:
     """Derive the description from the counts and from what each file declares."""
     headers = [header for header in declared if header]
@@ -237,7 +265,7 @@ def _conclude(
     seen = census.labels.counts
     model = DEFAULT_HIDDEN * (features + 1) + labels * (DEFAULT_HIDDEN + 1)
     return Inspection(
-        format=_describe_formats(blocks, bool(headers)),
+        format=what + _describe_formats(blocks, bool(headers)),
         gzipped=any(block.path.endswith(".gz") for block in blocks),
         feature_base=base,
         rows=rows,

@@ -90,9 +90,9 @@ class ParsedRows:
     """
 
     partition: Partition
-    unsorted_rows: int
-    merged_features: int
-    merged_labels: int
+    unsorted_rows: int = 0
+    merged_features: int = 0
+    merged_labels: int = 0
 
 
 def parse_pieces(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:

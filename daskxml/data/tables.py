@@ -346,8 +346,8 @@ def _parse_features(table: Table, rows: int, dialect: Dialect) -> Csr:
 
 def _parse_dense(columns: Table, rows: int, dialect: Dialect) -> Csr:
     need = (
-        "; expected 'indices' or 'features', or numbers in every column but 'labels'; for "
-        "documents: daskxml train FILE --set 'pipeline.stages=[\"vectorize\"]'"
+        "; expected 'indices' or 'features', or numbers in every column but 'labels'; "
+        "documents are in a column 'text', or give text.column"
     )
     arrays = [_numbers(column, name, need) for name, column in columns.items()]
     if dialect.features is not None and len(columns) > dialect.features:
@@ -425,6 +425,26 @@ def parse_documents(table: Table, rows: int, dialect: Dialect) -> Documents:
     if isinstance(texts, Lists | np.ndarray) and rows:
         raise InputError(f"{column!r} holds no texts: name the column of texts")
     return list(texts) if rows else [], label_lists(table.get(LABELS), rows)  # type: ignore[arg-type]
+
+
+def has_texts(table: Table, rows: int, dialect: Dialect) -> bool:
+    """Whether any text of a table of documents is more than a number.
+
+    Examples
+    --------
+    >>> has_texts({"text": ["1", "red"]}, 2, Dialect(text_column="text"))
+    True
+    """
+    texts = table[dialect.text_column]
+    return isinstance(texts, list) and not all(map(_is_number, texts))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        number_of(text)
+    except ValueError:
+        return False
+    return True
 
 
 def label_lists(column: Column | None, rows: int) -> list[list[str]]:

@@ -6,11 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from daskxml.config import RunConfig
+from daskxml.config.sections import VECTORIZE
 from daskxml.core.arrays import Array, Partition
+from daskxml.core.errors import ConfigError
 from daskxml.data.reading import Facts
 from daskxml.data.rows import concatenate
 from daskxml.models.trees.search import prepare_trees
 from daskxml.models.trees.spec import TreeSpec
+from daskxml.session.documents import vectorize_files, with_text_stage
 from daskxml.session.placement import Placement
 from daskxml.session.row_loading import GivenRows, TasksHere, load_partitions, run_here
 from daskxml.session.setup import ColumnNames, DataLayout
@@ -59,6 +62,18 @@ class Rows:
         """Return a placement with no owners yet."""
         train, test = (tuple(p.rows for p in parts) for parts in (self.train, self.test))
         return Placement(self.is_replicated, train, test)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Rows that were read already."""
+
+    parts: list[Partition]
+    sample_weight = None
+
+    def partitions(self) -> list[Partition]:
+        """Return them."""
+        return self.parts
 
 
 def read_rows(
@@ -125,7 +140,19 @@ def load_rows(
     ----------
     train, test
         Matrices instead of files, or all rows as they were read before.
+
+    Raises
+    ------
+    ConfigError
+        If stages of the run file are functions, which are for workers of a cluster.
     """
+    if train is None:
+        config = with_text_stage(config)
+    if stages := config.pipeline.stages:
+        if set(stages) != {VECTORIZE} or train or test:
+            raise ConfigError("[pipeline] stages are done on a cluster: call daskxml.train")
+        rows, tests, names = vectorize_files(config)
+        return config, read_rows(config, workers, Blocks(rows), Blocks(tests), placed=placed), names
     names = ColumnNames.read(config.data)
     config = names.sized(config)
     if isinstance(train, Rows):

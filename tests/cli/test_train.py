@@ -127,16 +127,48 @@ def test_files_of_this_machine_are_looked_for_before_a_worker_starts(
     assert capsys.readouterr().err.startswith("daskxml: error: " + problem.format(tmp_path))
 
 
-def test_a_table_of_texts_is_trained_on_by_the_command_that_its_error_names(tmp_path, capsys):
-    path, out = tmp_path / "tags.jsonl", str(tmp_path / "run")
+@pytest.fixture
+def tags(tmp_path):
+    """A table of texts with labels."""
+    path = tmp_path / "tags.jsonl"
     texts = [f"a {colour} {thing}" for colour in ("red", "green") for thing in ("apple", "bus")]
     rows = [{"text": text, "labels": text.split()[1:]} for text in texts * 20]
     path.write_text("\n".join(map(json.dumps, rows)))
-    command = ["train", str(path), "--workers", "1", "--test", str(path), "--out", out]
-    for given in (["inspect", str(path)], command):
-        assert main(given) == 2
-        error = capsys.readouterr().err.splitlines()[-1]
-        assert "for documents: daskxml train FILE --set 'pipeline.stages=[\"vectorize\"]'" in error
-    assert main([*command, "--set", error.rpartition("--set ")[2].strip("'")]) == 0
+    return str(path)
+
+
+@pytest.mark.parametrize("command", [
+    ["train", "best", "{}"],
+    ["train", "network", "{}", "--set=model.hidden=[8]", "--set=training.epochs=40",
+     "--workers=1", "--device=cpu"],
+    ["simulate", "best", "--train", "{}", "--speeds=1,1"],
+])  # fmt: skip
+def test_a_table_of_texts_goes_in_as_it_is(command, tags, tmp_path, capsys):
+    out = str(tmp_path / "run")
+    given = [argument.format(tags) for argument in command]
+    assert main([*given, "--set=data.validation=0.25", "--set=text.min_df=2", "--out", out]) == 0
+    assert load_run_config(f"{out}/run.toml").pipeline.stages == ("vectorize",)
     (found,) = daskxml.load(out).predict_text(["green bus"], k=2)
     assert sorted(found) == ["bus", "green"]
+    assert main(["calibrate", out, "--json"]) == 0  # on the rows that were held out, read again
+    capsys.readouterr()
+
+
+def test_settings_of_texts_need_texts(tags, tmp_path, capsys):
+    rows = tmp_path / "rows.csv"
+    rows.write_text("labels,text,words\n3,1,2\n")  # counts, whatever the column is called
+    for path, setting in ((tags, "text.column=body"), (rows, "text.min_df=2")):
+        assert main(["train", str(path), "--set", setting, "--out", str(tmp_path / "run")]) == 2
+        assert "of texts, for which there is a section [text]" in capsys.readouterr().err
+    assert (
+        main(["train", str(rows), "--set=training.epochs=1", "--out", str(tmp_path / "run")]) == 0
+    )
+
+
+def test_documents_are_inspected(tags, capsys):
+    assert main(["inspect", tags]) == 0
+    shown = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert shown["format"] == "documents in JSON lines, features from 0"
+    assert [shown[name] for name in ("rows", "features", "labels")] == [
+        "80", "4 (4 seen)", "4 (4 seen)"
+    ]  # fmt: skip

@@ -1,0 +1,133 @@
+"""Documents to rows: words and labels are counted in parts, and columns chosen by all counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import starmap
+from typing import Any
+
+from daskxml.config import RunConfig
+from daskxml.config.sections import VECTORIZE
+from daskxml.core.arrays import Partition
+from daskxml.core.errors import ConfigError, InputError
+from daskxml.data.formats import holds_documents, plan_files, read_documents
+from daskxml.data.parse import Dialect
+from daskxml.data.rows import matrix_partition, to_scipy
+from daskxml.data.settings import TextSettings
+from daskxml.data.tables import label_csr_of
+from daskxml.data.text import (
+    CountedTexts,
+    WordCounts,
+    check_texts,
+    choose_words,
+    count_words,
+    merge_counts,
+)
+from daskxml.session.setup import ColumnNames
+
+Found = tuple[WordCounts, frozenset[str]]  # words, and names of labels
+TEXT_BLOCK_BYTES = 4 << 20  # texts take longer than rows
+
+
+def with_text_stage(config: RunConfig) -> RunConfig:
+    """Return a run file that says so where its training files hold documents.
+
+    Raises
+    ------
+    InputError
+        If the first file cannot be read.
+    ConfigError
+        If there are settings of texts, but no documents.
+    """
+    data, pipeline, text = config.data, config.pipeline, config.text
+    if pipeline.stages or not data.train:
+        return config
+    if holds_documents(data.train, data.format, text.column):
+        return replace(config, pipeline=replace(pipeline, stages=(VECTORIZE,)))
+    if text != TextSettings():
+        problem = f"no column {text.column!r} of texts, for which there is a section [text]"
+        raise ConfigError(f"{data.train[0]}: {problem}: leave it out, or name text.column")
+    return config
+
+
+def vectorize_files(
+    config: RunConfig,
+) -> tuple[list[Partition], list[Partition], ColumnNames]:
+    """Return the rows of a run file's documents, training and test, and what their columns are.
+
+    Raises
+    ------
+    ConfigError, InputError
+        As reading, counting and choosing words do.
+    """
+    train, test = (
+        [read_documents(block, Dialect(text_column=config.text.column, needs_labels=False))
+         for block in plan_files(paths, TEXT_BLOCK_BYTES)]
+        for paths in (config.data.train, config.data.test)
+    )  # fmt: skip
+    settings = config.text.as_dict()
+    counted = [count_texts(*part, **settings) for part in train]
+    names = choose_columns(merge_names(list(starmap(find_names, counted))), config.text)
+    weighed = (weigh_counted(*part, names) for part in counted)
+    others = (vectorized(*part, names) for part in test)
+    return list(map(_partition, weighed)), list(map(_partition, others)), names
+
+
+def _partition(rows: tuple[Any, Any]) -> Partition:
+    X, Y = rows
+    return matrix_partition(X, Y, first_row=0, shape=(X.shape[1], Y.shape[1]))
+
+
+def count_texts(
+    texts: Sequence[str], labels: Sequence[Any], **settings: Any
+) -> tuple[CountedTexts, Sequence[Any]]:
+    """Return the words of documents, counted, and the documents' labels."""
+    if len(labels) and not isinstance(labels[0], list | tuple | set):
+        raise InputError("labels are no lists of names: vectorize comes before what makes rows")
+    return count_words(texts, TextSettings.of(settings)), labels
+
+
+def find_names(counted: CountedTexts, labels: Sequence[Any]) -> Found:
+    """Return how often each word occurs in some documents, and the names of their labels."""
+    return counted.totals(), frozenset(str(name) for row in labels for name in row)
+
+
+def merge_names(found: Sequence[Found]) -> Found:
+    """Return the counts and the labels of all documents."""
+    words, names = zip(*found, strict=True)
+    return merge_counts(words), frozenset().union(*names)
+
+
+def choose_columns(found: Found, settings: TextSettings) -> ColumnNames:
+    """Return the columns of rows, and what makes rows of texts.
+
+    Raises
+    ------
+    InputError
+        If no word is left.
+    """
+    vectorizer = choose_words(found[0], settings)
+    return ColumnNames(vectorizer.words, tuple(sorted(found[1])), vectorizer)
+
+
+def weigh_counted(
+    counted: CountedTexts, labels: Sequence[Any], names: ColumnNames
+) -> tuple[Any, Any]:
+    """Return the rows of documents whose words are counted."""
+    assert names.vectorizer is not None
+    return names.vectorizer.weigh(counted.words, counted.counts), _label_matrix(labels, names)
+
+
+def vectorized(texts: Sequence[str], labels: Sequence[Any], names: ColumnNames) -> tuple[Any, Any]:
+    """Return the rows of documents, by the words and labels of others."""
+    check_texts(texts)
+    assert names.vectorizer is not None
+    return names.vectorizer.transform(texts), _label_matrix(labels, names)
+
+
+def _label_matrix(labels: Sequence[Any], names: ColumnNames) -> Any:
+    """Return documents' labels by their columns, without those that are not known."""
+    columns = {name: column for column, name in enumerate(names.labels)}
+    named = [[str(name) for name in row] for row in labels]
+    return to_scipy(label_csr_of(named, columns))
