@@ -123,7 +123,7 @@ bench: $(READY)
 LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
   --no-header --no-emit-index-url --no-annotate
 # The images, and what is tested beside: an image's name, then the extras that are in it.
-LOCKS := cpu=serve cuda12=serve,cuda12 cuda13=serve,cuda13 extras=test,bench,mlflow,tensorboard,wandb
+LOCKS := cpu=cluster,serve cuda12=serve,cuda12 cuda13=serve,cuda13 extras=test,bench,mlflow,tensorboard,wandb
 
 lock: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from daskxml._version import __version__ as __version__
-from daskxml.core.errors import ConfigError, DaskxmlError, InputError
+from daskxml.core.errors import ConfigError, DaskxmlError, InputError, needing
 from daskxml.core.files import keep_private
 
 if TYPE_CHECKING:
@@ -94,7 +94,6 @@ _GONE = {
     "stop": "daskxml.attach(run).stop()",
     "vectorize": "Pipeline.vectorize(Pipeline.read_texts(documents))",
 }
-_EXTRAS = {"sklearn": ("scikit-learn", "sklearn")}
 
 
 def __getattr__(name: str) -> Any:
@@ -105,12 +104,7 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing not in _EXTRAS:
-            raise
-        package, extra = _EXTRAS[missing]
-        text = f"daskxml.{name} needs {package}: pip install 'daskxml[{extra}]'"
-        raise ModuleNotFoundError(text, name=missing) from error
+        raise needing(f"daskxml.{name}", error) from error
 
 
 def __dir__() -> list[str]:

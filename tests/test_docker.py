@@ -44,7 +44,8 @@ IMAGES = {"cpu": "serve", "cuda12": "cuda12", "cuda13": "cuda13", "extras": "tes
 def test_a_lock_pins_all_that_an_image_needs(image):
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
-    needed = project["dependencies"] + project["optional-dependencies"][IMAGES[image]]
+    optional = project["optional-dependencies"]
+    needed = project["dependencies"] + optional["cluster"] + optional[IMAGES[image]]
     versions = {}
     for requirement in pinned(ROOT / f"docker/{image}.lock"):
         [specifier] = requirement.specifier

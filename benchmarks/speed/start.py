@@ -1,21 +1,26 @@
-"""What a user waits for: installation, and the first metric of `best`.
+"""What a user waits for: installation, the first run, and later ones beside omikuji and PECOS.
 
-    python benchmarks/speed/start.py FOLDER [--set bibtex] [--keep]
+    python benchmarks/speed/start.py FOLDER [--set bibtex] [--peers PLACE/bin/python] [--repeats 5]
 
 ``FOLDER`` holds ``NAME.train.txt.gz`` and ``NAME.test.txt.gz``. A virtual environment is made in a
-temporary folder, this checkout is installed there by pip, and `best` is trained twice, each
-time in a new process that finds no other daskxml. Every line that a run prints is timed; pauses of
-more than two seconds are reported with the last line before them. Pip takes packages from its cache
-where it has them. Wall time depends on the machine's load, which is in the table, as is the
-processor time of the command without its workers. Writes ``results/first_minute.json``.
+temporary folder, and this checkout is installed there by pip. Then whole commands and scripts run
+in turns, each in a new process that finds no other daskxml: they read the text, train, and rank the
+test rows. `best` runs first, and compiles the kernels; later runs are warm. The peers' scripts do
+what their documentation says (`PEERS`); ``--peers`` is an interpreter that has both. Every line
+that the first two runs of `best` print is timed; pauses of more than two seconds are reported with
+the last line before them. Pip takes packages from its cache where it has them. Wall time depends on
+the machine's load, which is in the table, as is processor time. Writes
+``results/first_minute.json``.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import os
 import resource
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,13 +32,54 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from machine import write_result
 
+PEERS = {
+    "omikuji": """
+import sys
+import omikuji
+train, test = sys.argv[1:]
+model = omikuji.Model.train_on_data(train, omikuji.Model.default_hyper_param())
+hits = rows = 0
+with open(test) as file:
+    next(file)
+    for line in file:
+        labels, *pairs = line.rstrip("\\n").split(" ")
+        row = [(int(i), float(v)) for i, v in (pair.split(":") for pair in pairs)]
+        best = model.predict(row, top_k=5)[0][0]
+        hits, rows = hits + (str(best) in labels.split(",")), rows + 1
+print("P@1", hits / rows)
+""",
+    "PECOS": """
+import sys
+import numpy as np
+import scipy.sparse as sp
+from sklearn.datasets import load_svmlight_file
+from sklearn.preprocessing import normalize
+from pecos.xmc import Indexer, LabelEmbeddingFactory
+from pecos.xmc.xlinear.model import XLinearModel
+
+def read(path):
+    with open(path, "rb") as file:
+        rows, features, labels = map(int, file.readline().split())
+        X, names = load_svmlight_file(file, n_features=features, multilabel=True, zero_based=True)
+    places = [(i, int(label)) for i, row in enumerate(names) for label in row]
+    Y = sp.csr_matrix((np.ones(len(places), np.float32), np.array(places).T), (rows, labels))
+    return sp.csr_matrix(normalize(X), dtype=np.float32), Y
+
+(X, Y), (T, truth) = map(read, sys.argv[1:])
+features = LabelEmbeddingFactory.create(Y, X, method="pifa")
+chain = Indexer.gen(features, indexer_type="hierarchicalkmeans")
+model = XLinearModel.train(X, Y, C=chain)
+found = model.predict(T, only_topk=5)
+best = np.array([row.indices[row.data.argmax()] for row in found])
+print("P@1", truth[np.arange(len(best)), best].mean())
+""",
+}
+
 ROOT = Path(__file__).parents[2]
-PAUSE_S = 2.0
-Line = tuple[float, str]
 
 
-def timed(command: list[str]) -> tuple[list[Line], dict[str, Any]]:
-    """Run a command; return its lines with the seconds before each, and what it took.
+def timed(command: list[str]) -> tuple[list[str], dict[str, Any]]:
+    """Run a command; return its lines, and what it took.
 
     Raises
     ------
@@ -43,15 +89,16 @@ def timed(command: list[str]) -> tuple[list[Line], dict[str, Any]]:
     plain = {name: value for name, value in os.environ.items() if "PYTHON" not in name}
     plain = {name: value for name, value in plain.items() if not name.startswith("NUMBA_")}
     begun_s, before_s = time.monotonic(), cpu_s()
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command, **pipes, text=True, env=plain, cwd=tempfile.gettempdir()) as it:
-        assert it.stdout is not None
-        lines = [(time.monotonic() - begun_s, line.rstrip()) for line in it.stdout]
-    if it.returncode:
-        sys.exit("\n".join(line for _, line in lines[-20:]))
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        env=plain, cwd=tempfile.gettempdir(),
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    if done.returncode:
+        sys.exit("\n".join(lines[-20:]))
     wall_s = time.monotonic() - begun_s
     took = {"wall s": wall_s, "cpu s": cpu_s() - before_s, "load": os.getloadavg()[0]}
-    return lines, {name: round(value, 1) for name, value in took.items()}
+    return lines, {name: round(value, 2) for name, value in took.items()}
 
 
 def cpu_s() -> float:
@@ -60,43 +107,54 @@ def cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def pauses(lines: list[Line], begin: str) -> list[dict[str, Any]]:
-    """Return the pauses, and the last line before each."""
-    found, (last_s, last) = [], (0.0, begin)
-    for at_s, line in lines:
-        if at_s - last_s > PAUSE_S:
-            found.append({"after": last[:80], "pause s": round(at_s - last_s, 1)})
-        last_s, last = at_s, line or last
-    return found
-
-
 def main() -> None:
-    """Install, train twice, and write the results."""
+    """Install, train, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--set", default="bibtex")
-    parser.add_argument("--keep", action="store_true", help="leave the environment where it is")
+    parser.add_argument("--peers", help="an interpreter that has omikuji and libpecos")
+    parser.add_argument("--repeats", type=int, default=5, help="of warm runs")
     options = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="first-minute-"))
     bin_folder = home / "venv/bin"
     _, made = timed([sys.executable, "-m", "venv", str(home / "venv")])
     _, installed = timed([str(bin_folder / "pip"), "install", "--quiet", str(ROOT)])
-    rows = [{"step": "make an environment", **made, "first metric s": None}]
-    rows.append({"step": "pip install", **installed, "first metric s": None})
-    told = {}
-    for number, step in enumerate(("first run", "second run"), start=1):
-        files = [str(options.folder.absolute() / f"{options.set}.{part}.txt.gz")
-                 for part in ("train", "test")]  # fmt: skip
-        out = ["--out", str(home / f"run{number}")]
-        command = [str(bin_folder / "daskxml"), "train", "best", "--train", files[0]]
-        lines, took = timed([*command, "--test", files[1], *out])
-        metric_s = next(at_s for at_s, line in lines if "P@1" in line)
-        rows.append({"step": step, **took, "first metric s": round(metric_s, 1)})
-        told[step] = pauses(lines, "the command")
-        print("\n".join(f"{at_s:7.1f}  {line[:90]}" for at_s, line in lines), flush=True)
-    write_result("first_minute", rows, data=options.set, pauses=told)
-    if not options.keep:
-        shutil.rmtree(home)
+    rows = [{"step": "make an environment", **made}, {"step": "pip install", **installed}]
+    scripts = commands(options, home, bin_folder)
+    rows.append({"step": "best, first run", **run(scripts["daskxml train best"], home)})
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in scripts}
+    for _ in range(options.repeats):
+        for name, command in scripts.items():
+            found[name].append(run(command, home))
+    for name, turns in found.items():
+        middle = {key: round(statistics.median(t[key] for t in turns), 3) for key in turns[0]}
+        rows.append({"step": f"{name}, warm", **middle})
+    rows = [{**row, "P@1": row.get("P@1")} for row in rows]
+    write_result("first_minute", rows, data=options.set, repeats=options.repeats)
+    shutil.rmtree(home)
+
+
+def commands(options: argparse.Namespace, home: Path, bin_folder: Path) -> dict[str, list[str]]:
+    """Return a command for each row of the table."""
+    stem = options.folder.absolute() / options.set
+    parts = [Path(f"{stem}.{part}.txt.gz") for part in ("train", "test")]
+    train = [str(bin_folder / "daskxml"), "train"]
+    rows = [str(parts[0]), "--test", str(parts[1]), "--out", str(home / "run")]
+    found = {f"daskxml train {name}": [*train, name, *rows] for name in ("tree", "best")}
+    plain = [home / path.stem for path in parts]
+    for path, text in zip(parts, plain, strict=True):
+        text.write_bytes(gzip.decompress(path.read_bytes()))
+    for name, script in PEERS.items() if options.peers else ():
+        found[name] = [options.peers, "-c", script, *map(str, plain)]
+    return found
+
+
+def run(command: list[str], home: Path) -> dict[str, Any]:
+    """Run a command of the table; return what it took and reached."""
+    shutil.rmtree(home / "run", ignore_errors=True)
+    lines, took = timed(command)
+    metric = next(line for line in reversed(lines) if "P@1" in line)
+    return {**took, "P@1": round(float(metric.split("P@1")[1].split()[0]), 4)}
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from dask.delayed import Delayed
 from distributed import Client, Future
 
 from daskxml.api.run import Matrices
+from daskxml.api.stage_tasks import as_partition
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
@@ -235,14 +236,12 @@ def _read_arrays(
 
 def _read_pair(pair: Any, number: int, dialect: Dialect, known: Any) -> Partition:
     try:
-        X, Y = pair
-        shape = (X.shape[1], Y.shape[1])
-    except (TypeError, ValueError, AttributeError, IndexError) as error:
-        raise InputError(f"block {number}: is no pair (X, Y) of two matrices") from error
-    try:
-        return matrix_partition(X, Y, first_row=0, shape=shape)
+        found = as_partition(pair)
     except InputError as error:
         raise InputError(f"block {number}: {error.problem}") from None
+    if not isinstance(found, Partition):
+        raise InputError(f"block {number}: is no pair (X, Y) of two matrices")
+    return found
 
 
 def _read_frame(frame: Any, number: int, dialect: Dialect, known: Sequence[str]) -> Partition:

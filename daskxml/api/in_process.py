@@ -49,8 +49,8 @@ def train_here(
 
 
 def simulate(
-    config: Config,
-    speeds: Speeds,
+    config: Config = DEFAULT_RUN_FILE,
+    speeds: Speeds = (),
     *,
     cost: Costs = v100_cost,
     network: Network | None = None,

@@ -21,6 +21,7 @@ from daskxml.config import DEFAULT_RUN_FILE, RunConfig
 from daskxml.config.sections import ClusterSection
 from daskxml.core.errors import ConfigError
 from daskxml.data.blocks import check_files
+from daskxml.data.formats import format_of
 from daskxml.observe.callbacks import OnEvent, ignore
 from daskxml.session.documents import with_text_stage
 
@@ -29,10 +30,14 @@ INTERRUPTED = "the run ends at the next merge; Ctrl-C again ends it at once, as 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A Dask cluster: a client's, a scheduler's, or a local one that ends with the job."""
+    """A Dask cluster: a client's, a scheduler's, or a local one that ends with the job.
+
+    The local one has a dashboard if ``dashboard`` says so.
+    """
 
     client: Client | None = None
     scheduler: str | None = None
+    dashboard: bool = False
 
     def run(self, job: Job, publish: OnEvent) -> Run:
         """Do a job, and follow it to its end.
@@ -79,10 +84,10 @@ class Cluster:
         The run is forgotten afterwards, unless it is detached and there was no error.
         """
         config, warn = job.config, _warner(publish)
-        with connection(self.client, self.scheduler, local_section(config), warn) as client:
+        section = local_section(config)
+        with connection(self.client, self.scheduler, section, warn, self.dashboard) as client:
             open_runs(client)
-            if "train" not in job.given:
-                config = client.submit(with_text_stage, config, pure=False).result()
+            config = _with_text_stage(client, config, "train" in job.given)
             given = staged_rows(client, config, job.given, publish)
             placed = place_given(client, given, config)
             publish = _releasing(publish, given, placed)
@@ -99,6 +104,15 @@ class Cluster:
                 raise
             if not is_detached:
                 forget(client, follower.run)
+
+
+def _with_text_stage(client: Client, config: RunConfig, is_given: bool) -> RunConfig:
+    """Return the run file, with a stage of texts where a table, as a worker sees it, has some."""
+    files = () if is_given else config.data.train
+    if not files or format_of(files[0], config.data.format) == "text":
+        return with_text_stage(config, ())
+    found: RunConfig = client.submit(with_text_stage, config, files, pure=False).result()
+    return found
 
 
 def staged_rows(

@@ -25,9 +25,9 @@ from daskxml.api.stage_tasks import FEATURES_FILE, LABELS_FILE, score, write_mat
 from daskxml.api.stages import NUMBER, Rows, RowStages, Value, await_stage, key_of, submit_each
 from daskxml.api.train import train
 from daskxml.cluster.connection import connection
-from daskxml.config import load_run_config
+from daskxml.config import DEFAULT_RUN_FILE, load_run_config
 from daskxml.config.sections import ClusterSection
-from daskxml.core.errors import InputError
+from daskxml.core.errors import ConfigError, InputError
 from daskxml.core.files import lock_folder, read_json, replacing
 from daskxml.core.work_stats import KEPT, StageRecord
 from daskxml.data.settings import TextSettings
@@ -103,8 +103,8 @@ class Pipeline(RowStages):
 
     def train(
         self,
-        config: Config,
-        rows: Rows,
+        config: Config = DEFAULT_RUN_FILE,
+        rows: Rows | None = None,
         test: Rows | None = None,
         *,
         name: str = "",
@@ -120,8 +120,10 @@ class Pipeline(RowStages):
         Raises
         ------
         ConfigError
-            If the run file is invalid.
+            If the run file is invalid, or rows are missing.
         """
+        if rows is None:
+            raise ConfigError("no training rows: give rows=")
         resolved = resolve_run(config, (), (), overrides)
         rows, test = self.staged(resolved, rows, test)
         texts = {f"text.{name}": value for name, value in TextSettings().as_dict().items()}

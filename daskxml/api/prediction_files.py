@@ -49,7 +49,8 @@ class Block(NamedTuple):
     @classmethod
     def of(cls, rows: Partition, model: Model, k: int) -> Block:
         """Rank the labels of rows."""
-        return cls(*model.predict_top_k(rows, k), unknown_rows(model, rows))
+        found = model.predict_top_k(rows, k, rank_empty=False)
+        return cls(*found, unknown_rows(model, rows))
 
 
 def unknown_rows(model: Model, rows: Partition) -> int:

@@ -84,7 +84,7 @@ def as_partition(pair: Any) -> Any:
         raise InputError(f"a {type(pair).__name__} is no partition: give a pair (X, Y)")
     X, Y = pair
     if hasattr(X, "shape") and hasattr(Y, "shape"):
-        return matrix_partition(X, Y, first_row=0, shape=(X.shape[1], Y.shape[1]))
+        return matrix_partition(X, Y)
     if _count(X) != _count(Y):
         raise InputError(f"X has {_count(X)} rows but Y has {_count(Y)}")
     return pair

@@ -11,6 +11,7 @@ from daskxml.api.in_process import InProcess
 from daskxml.api.run import Config, Job, Matrices, Run, in_memory
 from daskxml.config import DEFAULT_RUN_FILE
 from daskxml.config.sections import VECTORIZE, ClusterSection
+from daskxml.core.errors import needing
 from daskxml.core.hardware import usable_gpus
 from daskxml.observe.callbacks import OnEvent, OnMegabatch
 from daskxml.observe.loggers import Logger
@@ -35,6 +36,7 @@ def train(
     on_megabatch: OnMegabatch | None = None,
     loggers: Iterable[str | Logger] = (),
     raises: Iterable[type[BaseException]] = (),
+    dashboard: bool = False,
 ) -> Run:
     """Train a model as a run file says, on any Dask cluster.
 
@@ -63,6 +65,8 @@ def train(
     on_event, on_megabatch, loggers
         Called during the run: see `daskxml.observe.callbacks`. If a function returns
         `daskxml.STOP`, the run ends at the next merge.
+    dashboard
+        Whether a local cluster has Dask's dashboard, at port 8787 if that is free.
     raises
         Exceptions in ``on_megabatch`` that end the run at once and are raised here, such as
         ``optuna.TrialPruned``; others are warnings.
@@ -87,9 +91,11 @@ def train(
     )  # fmt: skip
     if client is None and scheduler is None and not needs_cluster(job):
         return job.run(InProcess())
-    from daskxml.api.on_cluster import Cluster
-
-    return job.run(Cluster(client, scheduler))
+    try:
+        from daskxml.api.on_cluster import Cluster
+    except ModuleNotFoundError as error:
+        raise needing("training on a cluster", error) from error
+    return job.run(Cluster(client, scheduler, dashboard))
 
 
 def _found(rows: Any, name: str) -> Any:

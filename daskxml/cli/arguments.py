@@ -195,7 +195,8 @@ _TRAINING = (
 )  # fmt: skip
 
 _SIMULATION = (
-    _takes("config", metavar="RUN.toml", help=_RUN_FILE),
+    _takes("config", metavar="RUN.toml", nargs="?", default="best",
+           help=f"{_RUN_FILE} (default: best)"),
     _takes("--speeds", type=speeds, metavar="S,S,...",
            help="a worker for each, as 1,0.92,0.84,0.76, or with names: gpu=1,cpu=1"),
     _takes("--pool", action="append", type=pool, default=[], dest="pools", metavar="NAME=THREADS",

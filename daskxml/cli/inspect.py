@@ -5,13 +5,13 @@ It runs wherever Python does: only the standard library is imported at the top o
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib.util
 import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ from daskxml.cli import packages
 from daskxml.cli.arguments import Options
 from daskxml.cli.packages import Finding, Report, import_problems
 from daskxml.core import hardware
+from daskxml.core.text import one_line
 
 _LEAST_FREE_BYTES = 1 << 30
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -84,23 +84,11 @@ def describe_pools(pools: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def examine_memory() -> Iterator[Finding]:
-    """Yield the free memory of this machine, and the limit of this container."""
+    """Yield the memory of this machine, and what is free of it within this container's limits."""
     total, free = hardware.memory_bytes(), hardware.free_memory_bytes()
-    limit = container_limit(_CGROUP_LIMITS)
-    bound = f", {_gib(limit)} for this container" if limit and limit < total else ""
-    yield _space("memory", f"{_gib(free)} free of {_gib(total)}{bound}", free, "free some")
-
-
-def container_limit(files: Iterable[str]) -> int:
-    """Return the limit in bytes that the first of these files states; 0 for none.
-
-    >>> container_limit(["/no/such/file"])
-    0
-    """
-    for file in files:
-        with contextlib.suppress(OSError, ValueError):
-            return int(Path(file).read_text())
-    return 0
+    yield _space(
+        "memory", f"{_gib(free)} free for this process, of {_gib(total)}", free, "free some"
+    )
 
 
 def examine_disk() -> Iterator[Finding]:
@@ -185,9 +173,33 @@ def examine_ucx() -> Iterator[Finding]:
     yield from broken or [Finding("UCX", "loads")]
 
 
+def examine_kernels() -> Iterator[Finding]:
+    """Yield whether models can be trained, which compiles the kernels, and how long that took."""
+    compiled, begun_s = [], time.monotonic()
+    try:
+        from daskxml.api.in_process import train_here
+        from daskxml.kernels.registry import telling_of_compilation
+
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            telling_of_compilation(lambda: compiled.append(True)),
+        ):
+            rows = Path(folder) / "rows.txt"
+            rows.write_text("4 2 2\n" + "0 0:1\n1 1:1\n" * 2)
+            for run_file in ("best", "network"):
+                train_here(run_file, train=str(rows), test=str(rows))
+    except ImportError:  # reported by `examine_packages`
+        return
+    except Exception as error:
+        yield Finding("kernels", f"a small training fails: {one_line(str(error))}", "problem")
+        return
+    took = f"compiled in {time.monotonic() - begun_s:.0f} s, and kept" if compiled else "compiled"
+    yield Finding("kernels", took)
+
+
 _TOPICS = (
-    packages.examine_python, packages.examine_packages, packages.examine_dashboard, examine_cores,
-    examine_memory, examine_disk, examine_gpus, examine_ucx,
+    packages.examine_python, packages.examine_packages, examine_cores,
+    examine_memory, examine_disk, examine_gpus, examine_ucx, examine_kernels,
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from daskxml._version import __version__
 from daskxml.cli.arguments import REMOVED, build_parser
-from daskxml.core.errors import CallbackWarning, ConfigError, DaskxmlError, lacks_memory
+from daskxml.core.errors import CallbackWarning, ConfigError, DaskxmlError, lacks_memory, needing
 from daskxml.core.text import one_line
 
 FAILED, INTERNAL, INTERRUPTED = 2, 70, 130  # 70: EX_SOFTWARE of sysexits.h
@@ -68,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             place = "" if error.filename is None else f"{one_line(str(error.filename))}: "
             return _fail(f"{place}{error.strerror}")
         if isinstance(error, ImportError) or "shared object" in str(error):  # llvmlite's OSError
+            if isinstance(error, ModuleNotFoundError) and "pip install" not in str(error):
+                error = needing(f"daskxml {arguments[0]}", error)
             return _fail(f"{one_line(str(error))}; daskxml inspect examines the installation")
         return _fail_unexpectedly(error)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import socket
 import sys
 import tomllib
 from collections import deque
@@ -19,14 +18,13 @@ from daskxml._version import __version__
 
 NAME = "daskxml"
 OLDEST = (3, 11)
-EXTRAS = ("cuda12", "cuda13", "ucx")  # for users; the others are for developers
+EXTRAS = ("cluster", "cuda12", "cuda13", "ucx")  # for users; the others are for developers
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 IMPORTED = (
     "bokeh", "dask", "distributed", "fsspec", "numba", "numpy", "rich", "safetensors", "scipy",
     "threadpoolctl", "tomli-w",
 )  # fmt: skip
 MODULES = {"scipy": "scipy.linalg", "tomli-w": "tomli_w"}  # where not called as the package
-DASHBOARD = ("127.0.0.1", 8787)
 
 _NAME = re.compile(r"[\w.-]+")  # of the package that a requirement is about
 
@@ -123,17 +121,6 @@ def examine_packages() -> Iterator[Finding]:
     yield from check_requirements(requirements)
     for name, version in versions.items():
         yield from import_problems("packages", f"{name} {version}", MODULES.get(name, name), name)
-
-
-def examine_dashboard() -> Iterator[Finding]:
-    """Yield the address of a local run's Dask dashboard."""
-    with socket.socket() as probe:
-        try:
-            probe.bind(DASHBOARD)
-            where = f"http://{DASHBOARD[0]}:{DASHBOARD[1]}/status"
-        except OSError:
-            where = f"port {DASHBOARD[1]} is taken; a run takes another and says which"
-    yield Finding("dashboard", where)
 
 
 def import_problems(topic: str, name: str, module: str, package: str) -> list[Finding]:

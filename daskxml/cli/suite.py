@@ -22,12 +22,12 @@ from daskxml.config import load_run_config
 from daskxml.config.toml import decode, read_toml, suggestion
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded, check_ranges, size
+from daskxml.core.files import packaged
 from daskxml.data.settings import load_card, verify_file
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 
 FOLDER = "{folder}"  # in a command: the folder of the measurement
 _TABLES = ("suite", "data", "matrix")
-_PACKAGE = Path(__file__).parents[1]
 
 Part = TypeVar("Part")
 Rows = dict[str, Any] | str  # the settings of a run with a data set, or why there are no files
@@ -148,21 +148,6 @@ class Cell:
         return f"{', '.join(filter(None, self.names))}: seed {self.seed}"
 
 
-def packaged_suites() -> dict[str, Path]:
-    """Return the packaged suites by name.
-
-    Examples
-    --------
-    >>> "smoke" in packaged_suites()
-    True
-    """
-    # In the wheel they are inside the package, in a source tree beside it.
-    for folder in (_PACKAGE / "suites", _PACKAGE.parent / "benchmarks" / "suites"):
-        if folder.is_dir():
-            return {path.stem: path for path in sorted(folder.glob("*.toml"))}
-    return {}
-
-
 def load_suite(given: str | Path) -> Suite:
     """Read a suite: a TOML file, or the name of a packaged one.
 
@@ -176,11 +161,11 @@ def load_suite(given: str | Path) -> Suite:
     >>> load_suite("smoke").path.stem
     'smoke'
     """
-    path, packaged = Path(given), packaged_suites()
+    path, known = Path(given), packaged("suites")
     if not path.is_file():
-        if str(given) not in packaged:
-            raise ConfigError(f"{given}: no such suite{suggestion(path.stem, packaged)}")
-        path = packaged[str(given)]
+        if str(given) not in known:
+            raise ConfigError(f"{given}: no such suite{suggestion(path.stem, known)}")
+        path = known[str(given)]
     tables = read_toml(path)
     for name in tables:
         if name not in _TABLES:

@@ -105,7 +105,7 @@ def _train(config: RunConfig, out: str, **arguments: Any) -> int:
     """
     print(as_toml(config.changes()), flush=True)
     with make_progress(f"daskxml {config.run.name}".rstrip()) as progress:
-        done = daskxml.train(config, out=out, on_event=progress, **arguments)
+        done = daskxml.train(config, out=out, on_event=progress, dashboard=True, **arguments)
     places = {"run": out}
     if arguments.get("scheduler"):  # the dashboard of a local cluster is gone
         places["dashboard"] = progress.view.dashboard

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib.util
-import multiprocessing
+import logging
+import multiprocessing.forkserver
 import resource
 import socket
 import sys
@@ -34,6 +35,7 @@ from daskxml.core.hardware import (
     usable_cores,
     usable_gpus,
 )
+from daskxml.core.shared import Shared
 from daskxml.core.signals import defer_signals, shield_children
 from daskxml.transport.ucx import SCHEMES, has_ucx, silence_ucx, ucx_missing
 
@@ -53,7 +55,7 @@ Warn = Callable[[str], None]
 
 
 def page_link(link: str | None, path: str) -> str:
-    """Return the URL of a run's page on the scheduler, or of Dask's dashboard if there is none.
+    """Return the URL of a run's page on the scheduler; "" if there is none.
 
     Parameters
     ----------
@@ -72,16 +74,19 @@ def page_link(link: str | None, path: str) -> str:
     """
     base, _, page = (link or "").rpartition("/")
     if not path or page != "status":
-        return link or ""
+        return (link or "") if path else ""
     prefix, _, name = path.rpartition("/")
     return f"{base.removesuffix(prefix)}{prefix}/{name}"
 
 
 @contextlib.contextmanager
 def connection(
-    client: Client | None, scheduler: str | None, section: ClusterSection, warn: Warn
-) -> Iterator[Client]:
+    client: Client | None, scheduler: str | None, section: ClusterSection, warn: Warn,
+    dashboard: bool = False,
+) -> Iterator[Client]:  # fmt: skip
     """Yield a client: the user's own, one of a running scheduler, or of a new local cluster.
+
+    ``dashboard`` says whether the last has one.
 
     Raises
     ------
@@ -91,7 +96,7 @@ def connection(
         If no scheduler answers, or the local workers cannot start.
     """
     if client is None and scheduler is None:
-        with local_cluster(section, warn) as cluster, Client(cluster) as connected:
+        with local_cluster(section, warn, dashboard) as cluster, Client(cluster) as connected:
             yield connected
     else:
         with running_cluster(client, scheduler) as connected:
@@ -130,7 +135,10 @@ def _check_client(client: object) -> None:
             f"client = {client!r}: must be a dask.distributed.Client; an address goes to scheduler"
         )
     if client.asynchronous:
-        raise ConfigError("an asynchronous client cannot be waited for: give a synchronous one")
+        raise ConfigError(
+            "an asynchronous client cannot be waited for here: call in a thread with its address, "
+            "await asyncio.to_thread(daskxml.train, scheduler=client.scheduler.address, ...)"
+        )
     if client.scheduler is None:
         raise ClusterError("the client is closed: make another")
 
@@ -185,7 +193,9 @@ def _check_address(scheduler: str) -> None:
 
 
 @contextlib.contextmanager
-def local_cluster(section: ClusterSection, warn: Warn) -> Iterator[SpecCluster]:
+def local_cluster(
+    section: ClusterSection, warn: Warn, dashboard: bool = False
+) -> Iterator[SpecCluster]:
     """Yield a cluster of processes on this machine, with a worker for each GPU if it has any.
 
     Raises
@@ -205,12 +215,13 @@ def local_cluster(section: ClusterSection, warn: Warn) -> Iterator[SpecCluster]:
     protocol = choose_protocol(section, len(gpus))
     with (
         tempfile.TemporaryDirectory(prefix="daskxml-") as folder,
+        _UNHEARD,
         contextlib.ExitStack() as stack,
     ):
         if not gpus and protocol not in SCHEMES:
             stack.enter_context(forked_workers())
         with defer_signals(), shield_children():  # else Ctrl-C in here leaves half a cluster
-            made = _new_cluster(section, gpus, cores, folder, protocol)
+            made = _new_cluster(section, gpus, cores, folder, protocol, dashboard)
             cluster = stack.enter_context(made)
         yield cluster
 
@@ -230,10 +241,31 @@ def forked_workers(preload: Sequence[str] = PRELOAD) -> Iterator[None]:
     if sys.platform != "linux" or dask.config.get(START_METHOD) != "spawn":
         yield
         return
-    multiprocessing.set_forkserver_preload([*preload])
-    distributed.utils._forkserver_preload_set = True  # or Dask sets its own, longer list
-    with dask.config.set({START_METHOD: "forkserver"}):
+    server: Any = multiprocessing.forkserver._forkserver  # which has no other way to ask
+    dask_set = "_forkserver_preload_set"
+    before = server._preload_modules, getattr(distributed.utils, dask_set)
+    server.set_forkserver_preload([*preload])
+    setattr(distributed.utils, dask_set, True)  # or Dask sets its own, longer list
+    try:
+        with dask.config.set({START_METHOD: "forkserver"}):
+            yield
+    finally:
+        server._preload_modules = before[0]
+        setattr(distributed.utils, dask_set, before[1])
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Keep Dask's log of local clusters from the handlers of the program that trains."""
+    log = logging.getLogger("distributed")
+    before, log.propagate = log.propagate, False
+    try:
         yield
+    finally:
+        log.propagate = before
+
+
+_UNHEARD = Shared(_unheard)
 
 
 def gpu_problem() -> str:
@@ -323,17 +355,18 @@ def choose_protocol(section: ClusterSection, gpus: int) -> str:
 
 
 def _new_cluster(
-    section: ClusterSection, gpus: Sequence[Gpu], cores: int, folder: str, protocol: str
-) -> SpecCluster:
+    section: ClusterSection, gpus: Sequence[Gpu], cores: int, folder: str, protocol: str,
+    dashboard: bool,
+) -> SpecCluster:  # fmt: skip
     others = local_workers(section, cores, folder, len(gpus), protocol)
     if protocol in SCHEMES:
         silence_ucx()  # the scheduler is in this process
     try:
         if gpus:
-            return _gpu_cluster(section, gpus, others, folder, protocol)
+            return _gpu_cluster(section, gpus, others, folder, protocol, dashboard)
         options = {"host": HOST, "port": 0, "protocol": protocol}
         options |= {"http_prefix": section.dashboard_prefix}
-        options |= {"dashboard_address": _dashboard_address()}
+        options |= {"dashboard": dashboard, "dashboard_address": _dashboard_address(dashboard)}
         return SpecCluster(
             workers=others,
             scheduler={"cls": Scheduler, "options": options},
@@ -364,13 +397,14 @@ def _gpu_cluster(
     others: dict[int | str, Any],
     folder: str,
     protocol: str,
+    dashboard: bool,
 ) -> SpecCluster:
     """Return a cluster with a worker for each GPU, and others beside them on the CPU."""
     from dask_cuda import LocalCUDACluster
 
     options = gpu_cluster_options(section, gpus, len(others), folder, protocol)
     cluster = LocalCUDACluster(
-        dashboard_address=_dashboard_address(),
+        dashboard_address=_dashboard_address(dashboard) if dashboard else None,
         scheduler_kwargs={"http_prefix": section.dashboard_prefix},
         **options,
     )
@@ -460,8 +494,10 @@ def _memory_share(section: ClusterSection, workers: int) -> float:
     return section.memory_limit or 1.0 / workers
 
 
-def _dashboard_address() -> str:
-    """Return Dask's default port if it is free, else any, which avoids Dask's warning."""
+def _dashboard_address(dashboard: bool) -> str:
+    """Return Dask's default port for a dashboard if it is free, else any: Dask would warn."""
+    if not dashboard:
+        return f"{HOST}:0"
     with socket.socket() as probe:
         try:
             probe.bind((HOST, DASHBOARD_PORT))

@@ -115,7 +115,7 @@ class RunConfig:
         yield from self._limits_of_devices()
         training, rank, ranks = self.training, self.training.target_rank, self.evaluation.k
         stages, text = self.pipeline.stages, TextSettings()
-        may_be_found = self.data.train and not stages and self.text != text  # when they are read
+        may_be_found = not stages and self.text != text  # documents, when the files are read
         if VECTORIZE not in stages and not may_be_found:
             why = f"is for documents: add {VECTORIZE!r} to [pipeline] stages"
             yield Limit("text", (text,), why)

@@ -67,6 +67,29 @@ class CallbackWarning(UserWarning):
     """A callback or a logger has failed; the run continues."""
 
 
+_DASK = ("Dask", "cluster")
+_EXTRAS = {
+    "sklearn": ("scikit-learn", "sklearn"), "dask": _DASK, "distributed": _DASK,
+    "cloudpickle": _DASK, "bokeh": ("Bokeh", "cluster"), "jinja2": ("Jinja", "cluster"),
+}  # fmt: skip
+
+
+def needing(what: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
+    """Return the error of a package that is missing, with what needs it and how to install it.
+
+    Examples
+    --------
+    >>> needing("a cluster", ModuleNotFoundError(name="distributed.worker"))
+    ModuleNotFoundError("a cluster needs Dask: pip install 'daskxml[cluster]'")
+    """
+    missing = (error.name or "").partition(".")[0]
+    if missing not in _EXTRAS:
+        return error
+    package, extra = _EXTRAS[missing]
+    text = f"{what} needs {package}: pip install 'daskxml[{extra}]'"
+    return ModuleNotFoundError(text, name=missing)
+
+
 def lacks_memory(error: BaseException) -> bool:
     """Whether an error says that there is not enough memory.
 

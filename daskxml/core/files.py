@@ -162,7 +162,7 @@ def packaged(kind: str) -> dict[str, Path]:
     """
     package = Path(__file__).parents[1]
     # In the wheel they are inside the package, in a source tree beside it.
-    folders = (package / kind, package.parent / kind)
+    folders = (package / kind, package.parent / kind, package.parent / "benchmarks" / kind)
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
 
 

@@ -13,16 +13,16 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from numba import njit
 
 from daskxml.core.arrays import Array
+from daskxml.core.jit import njit
 
 ROUNDS = 6
 GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio: SplitMix64's increment
 MASK = 2**64 - 1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def mix_bits(word):  # type: ignore[no-untyped-def]
     """SplitMix64's finaliser: a bijection of uint64; every input bit moves every output bit."""
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -30,7 +30,7 @@ def mix_bits(word):  # type: ignore[no-untyped-def]
     return word ^ (word >> np.uint64(31))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def encrypt(value, half, keys):  # type: ignore[no-untyped-def]
     """One pass of the network over ``2 * half`` bits."""
     mask = (np.uint64(1) << half) - np.uint64(1)
@@ -40,7 +40,7 @@ def encrypt(value, half, keys):  # type: ignore[no-untyped-def]
     return (left << half) | right
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def decrypt(value, half, keys):  # type: ignore[no-untyped-def]
     """The inverse of `encrypt`."""
     mask = (np.uint64(1) << half) - np.uint64(1)
@@ -50,7 +50,7 @@ def decrypt(value, half, keys):  # type: ignore[no-untyped-def]
     return (left << half) | right
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def walk(n, half, keys, start, inverse, out):  # type: ignore[no-untyped-def]
     """Permute start, start + 1, ... into `out`, walking each cycle until it is below n."""
     for i in range(out.size):

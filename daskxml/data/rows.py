@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from numba import njit
 
 from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.errors import InputError
+from daskxml.core.jit import njit
 
 BLOCK_ROWS = 8192  # converted at a time
 Made = TypeVar("Made")
@@ -61,7 +61,7 @@ def find_bad_row(
     raise refuse(good, problem) from None
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def tidy_rows(indptr, ids, values):  # type: ignore[no-untyped-def]
     """Sort the ids of every row in place and merge equal ones.
 
@@ -99,7 +99,7 @@ def tidy_rows(indptr, ids, values):  # type: ignore[no-untyped-def]
     return unsorted, start - fill, largest
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def copy_rows(indptr, source, rows, starts, target):  # type: ignore[no-untyped-def]
     """Copy the entries of chosen rows from `source` to `target`; row i begins at starts[i]."""
     for i in range(rows.size):
@@ -108,7 +108,7 @@ def copy_rows(indptr, source, rows, starts, target):  # type: ignore[no-untyped-
             target[fill + k] = source[begin + k]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def scale_rows(indptr, data):  # type: ignore[no-untyped-def]
     """Divide every row by its L2 norm, in place, unless the norm is 0."""
     for row in range(indptr.size - 1):
@@ -326,7 +326,7 @@ def from_scipy(matrix: Any, *, ones: bool = False) -> Csr:
     return Csr(indptr, indices, None if ones else data, int(copy.shape[1]))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def are_valid(indices, data, columns):  # type: ignore[no-untyped-def]
     """Whether all column ids are in range, and all values finite float32."""
     found = True
@@ -369,7 +369,9 @@ def feature_blocks(X: Any, columns: int, first_row: int = 0) -> Iterator[Csr]:
         yield _owned_block(matrix[start : start + BLOCK_ROWS], first_row + start)
 
 
-def matrix_partition(X: Any, Y: Any, *, first_row: int, shape: tuple[int, int]) -> Partition:
+def matrix_partition(
+    X: Any, Y: Any, *, first_row: int = 0, shape: tuple[int, int] | None = None
+) -> Partition:
     """Check a block of rows and of their labels, and make a partition of them.
 
     Parameters
@@ -379,7 +381,7 @@ def matrix_partition(X: Any, Y: Any, *, first_row: int, shape: tuple[int, int]) 
     first_row
         Number of the first row, for messages.
     shape
-        Columns of X and of Y.
+        Columns of X and of Y; None: as many as they have.
 
     Raises
     ------
@@ -388,10 +390,10 @@ def matrix_partition(X: Any, Y: Any, *, first_row: int, shape: tuple[int, int]) 
 
     Examples
     --------
-    >>> matrix_partition(np.eye(2), np.ones((2, 1)), first_row=0, shape=(2, 1)).rows
+    >>> matrix_partition(np.eye(2), np.ones((2, 1))).rows
     2
     """
-    rows = X.shape[0]
+    rows, shape = X.shape[0], shape or (X.shape[1], Y.shape[1])
     if Y.shape[:1] != (rows,):
         raise InputError(f"X has {rows} rows but Y has {Y.shape[0]}")
     blocks = list(feature_blocks(X, shape[0], first_row))

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 from daskxml.core.arrays import Array
+from daskxml.core.jit import njit
 
 PADDING = 16  # newlines that must follow the text, including the one that ends its last row
 LARGEST_ID = 2**31 - 2  # ids and counts of columns fit int32
@@ -85,7 +86,7 @@ def trailing_zeros(_: Any, word: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy", inline="always")
 def read_digits(at):  # type: ignore[no-untyped-def]
     """Up to eight digits at `at`: their value (int64) and how many there are (0 to 8)."""
     word = load_word(at) ^ np.uint64(0x3030303030303030)
@@ -99,7 +100,7 @@ def read_digits(at):  # type: ignore[no-untyped-def]
     return np.int64(word), count
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def read_long_id(at):  # type: ignore[no-untyped-def]
     """An id of any number of digits: its value, at most `OVERSIZED`, and the next position."""
     value = 0
@@ -111,7 +112,7 @@ def read_long_id(at):  # type: ignore[no-untyped-def]
     return value, at
 
 
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy", inline="always")
 def read_id(at):  # type: ignore[no-untyped-def]
     """An id: its value and the next position, which is `at` where no digit is."""
     value, count = read_digits(at)
@@ -120,7 +121,7 @@ def read_id(at):  # type: ignore[no-untyped-def]
     return value, at + count
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def read_exponent(at):  # type: ignore[no-untyped-def]
     """The exponent behind an ``e``, cut to within 9999, and the next position, or `FAULT`."""
     sign = byte_at(at)
@@ -136,7 +137,7 @@ def read_exponent(at):  # type: ignore[no-untyped-def]
     return (-exponent if sign == MINUS else exponent), at
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def read_mantissa(at):  # type: ignore[no-untyped-def]
     """Digits with at most one point: value, power of ten it lacks, next position or `FAULT`."""
     value, power, digits, fraction = 0, 0, 0, 0
@@ -156,7 +157,7 @@ def read_mantissa(at):  # type: ignore[no-untyped-def]
         at += 1
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def read_long_value(at):  # type: ignore[no-untyped-def]
     """A value in full float syntax, without its sign: the value and the next position or `FAULT`.
 
@@ -176,7 +177,7 @@ def read_long_value(at):  # type: ignore[no-untyped-def]
     return mantissa * TENS[power], at
 
 
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy", inline="always")
 def read_value(at):  # type: ignore[no-untyped-def]
     """A value: float64 and the next position or `FAULT`; the short spellings take no loop."""
     first = byte_at(at)
@@ -202,19 +203,19 @@ def read_value(at):  # type: ignore[no-untyped-def]
     return (-result if first == MINUS else result), at
 
 
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy", inline="always")
 def is_space(byte):  # type: ignore[no-untyped-def]
     """Whether a byte is white space within a line."""
     return (byte == SPACE) | (byte == TAB) | (byte == RETURN)
 
 
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy", inline="always")
 def ends_token(byte):  # type: ignore[no-untyped-def]
     """Whether a byte may follow a token."""
     return is_space(byte) | (byte == NEWLINE) | (byte == HASH)
 
 
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy", inline="always")
 def skip_spaces(at):  # type: ignore[no-untyped-def]
     """The first position from `at` that holds no white space."""
     while is_space(byte_at(at)):
@@ -222,7 +223,7 @@ def skip_spaces(at):  # type: ignore[no-untyped-def]
     return at
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def read_features(at, ids, values, fill, base, count):  # type: ignore[no-untyped-def]
     """The features of a row from `at` to its newline or comment.
 
@@ -246,7 +247,7 @@ def read_features(at, ids, values, fill, base, count):  # type: ignore[no-untype
         at = after
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def read_labels(at, ids, fill, base, count):  # type: ignore[no-untyped-def]
     """The labels of a row; returns what `read_features` does, `at` if the row has none."""
     start, first = at, fill
@@ -266,7 +267,7 @@ def read_labels(at, ids, fill, base, count):  # type: ignore[no-untyped-def]
         at = after + 1
 
 
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy", inline="always")
 def skip_comment(at):  # type: ignore[no-untyped-def]
     """The position of the newline that ends a line whose rest may be a comment."""
     if byte_at(at) == HASH:
@@ -275,7 +276,7 @@ def skip_comment(at):  # type: ignore[no-untyped-def]
     return at
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def parse_rows(text, length, blank_rows, ids, arrays):  # type: ignore[no-untyped-def]
     """Parse the first `length` bytes, which `PADDING` newlines follow, into `arrays`.
 
@@ -312,7 +313,7 @@ def parse_rows(text, length, blank_rows, ids, arrays):  # type: ignore[no-untype
 IN_TEXT, ESCAPED = 1, 2  # states of a scan of JSON; 0 is outside of texts
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def count_json(data, found):  # type: ignore[no-untyped-def]
     """Add what JSON holds outside of its texts, whatever it is worth, to counts.
 

@@ -146,14 +146,14 @@ def load_rows(
     ConfigError
         If stages of the run file are functions, which are for workers of a cluster.
     """
-    if train is None:
-        config = with_text_stage(config)
+    config = with_text_stage(config, config.data.train if train is None else ())
     if stages := config.pipeline.stages:
         if set(stages) != {VECTORIZE} or train or test:
             raise ConfigError("[pipeline] stages are done on a cluster: call daskxml.train")
-        rows, tests, names = vectorize_files(config)
-        return config, read_rows(config, workers, Blocks(rows), Blocks(tests), placed=placed), names
-    names = ColumnNames.read(config.data)
+        *parts, names = vectorize_files(config)
+        train, test = map(Blocks, parts)
+    else:
+        names = ColumnNames.read(config.data)
     config = names.sized(config)
     if isinstance(train, Rows):
         return config, train, names

@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from daskxml.core.arrays import Csr
 from daskxml.core.errors import ConfigError, InputError
+from daskxml.core.jit import njit
 from daskxml.metrics.sums import FREQUENCY_EDGES, UNIT_BITS, MetricSums, check_cut_offs
 
 _UNIT = float(1 << UNIT_BITS)
@@ -130,7 +130,7 @@ def _joined(parts: npt.NDArray[np.int64]) -> list[tuple[int, ...]]:
     ]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _accumulate(ids, indptr, indices, inverse, ks, discounts, ideal, hits, parts):  # type: ignore[no-untyped-def]
     """Add every row to ``hits`` (ks,) and ``parts`` (2, fields, ks) in place; count empty rows."""
     best = np.empty(discounts.shape[0])
@@ -151,7 +151,7 @@ def _accumulate(ids, indptr, indices, inverse, ks, discounts, ideal, hits, parts
     return without
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _evaluate_row(ids, truth, inverse, best, ks, discounts, ideal, hits, values):  # type: ignore[no-untyped-def]
     """Write one row's metrics to ``values`` (fields, ks); add its hits to ``hits``."""
     found, dcg = 0, 0.0
@@ -179,7 +179,7 @@ def _evaluate_row(ids, truth, inverse, best, ks, discounts, ideal, hits, values)
             at += 1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _count_groups(ids, indptr, indices, groups, by_group):  # type: ignore[no-untyped-def]
     """Add ranked labels, hits and true labels to ``by_group`` (3, groups) in place."""
     for row in range(ids.shape[0]):
@@ -192,7 +192,7 @@ def _count_groups(ids, indptr, indices, groups, by_group):  # type: ignore[no-un
                 by_group[1, groups[label]] += _contains(truth, label)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _rank_attainable(truth, inverse, best):  # type: ignore[no-untyped-def]
     """Write the largest inverse propensities of the true labels to ``best``, descending, then 0."""
     best[:] = 0.0
@@ -208,7 +208,7 @@ def _rank_attainable(truth, inverse, best):  # type: ignore[no-untyped-def]
         best[place] = weight
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _contains(truth, label):  # type: ignore[no-untyped-def]
     """Whether the ascending ``truth`` holds ``label``."""
     low, high = 0, truth.shape[0]

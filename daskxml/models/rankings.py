@@ -52,16 +52,21 @@ def empty_rows(rows: Any) -> int:
     return int(np.count_nonzero(np.diff(rows.indptr) == 0))
 
 
+def as_given(X: Any, found: Any) -> Any:
+    """Return a sparse matrix as a sparse array where X is such."""
+    return scipy.sparse.csr_array(found) if isinstance(X, scipy.sparse.sparray) else found
+
+
 def unknown_texts(count: int, texts: int) -> str:
     """Say that some texts have no word that a model knows.
 
     Examples
     --------
     >>> unknown_texts(2, 1000)
-    '2 of 1,000 texts have no word that the model knows: their labels are those of an empty row'
+    '2 of 1,000 texts have no word that the model knows: they get no labels'
     """
     found = f"{count:,} of {texts:,} texts have no word that the model knows"
-    return f"{found}: their labels are those of an empty row"
+    return f"{found}: they get no labels"
 
 
 def named(labels: Sequence[int], names: Sequence[str]) -> list[Any]:

@@ -3,14 +3,17 @@
 Both files change together although each is renamed on its own. The new header is on the disk as
 ``model.json.next`` before the arrays are replaced, and becomes ``model.json`` afterwards; a reader
 takes the header with the size and SHA-256 of the arrays. So a writer that is killed at any moment
-leaves the old model or the new one.
+leaves the old model or the new one. A model in one file is an archive of this directory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -38,6 +41,7 @@ __all__ = [
     "write_model",
 ]
 
+ARCHIVE: Final = ".zip"
 FORMAT: Final = "daskxml-model"
 FORMAT_VERSION: Final = 1
 TENSORS_NAME: Final = "model.safetensors"
@@ -191,8 +195,63 @@ def holds_model(directory: str | Path) -> bool:
     return any((Path(directory) / name).exists() for name in (HEADER_NAME, TENSORS_NAME))
 
 
+@contextlib.contextmanager
+def folder_to_write(path: str | Path, overwrite: bool) -> Iterator[Path]:
+    """Yield the directory to write a model to; what is there becomes a file if the name says so.
+
+    Parameters
+    ----------
+    path
+        A directory; or a file whose name ends in ``.zip``, which is replaced at the end of the
+        block.
+    overwrite
+        Whether the file may be there already.
+
+    Raises
+    ------
+    ModelError
+        If it may not, or cannot be written.
+    """
+    target = Path(path)
+    if target.suffix.lower() != ARCHIVE:
+        yield target
+        return
+    if target.exists() and not overwrite:
+        raise ModelError(f"{target}: is there already; choose another name")
+    with tempfile.TemporaryDirectory(prefix="daskxml-") as folder:
+        yield Path(folder)
+        with replacing(target) as partial, zipfile.ZipFile(partial, "w") as archive:
+            for file in sorted(Path(folder).iterdir()):
+                archive.write(file, file.name)
+
+
+@contextlib.contextmanager
+def folder_to_read(path: str | Path) -> Iterator[Path]:
+    """Yield the directory of a model, or one with what a file of `folder_to_write` holds.
+
+    What is mapped of its arrays stays when that is removed at the end of the block.
+
+    Raises
+    ------
+    ModelError
+        If the file is damaged.
+    """
+    if Path(path).suffix.lower() != ARCHIVE or not Path(path).is_file():
+        yield Path(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="daskxml-") as folder:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                archive.extractall(folder)
+        except (zipfile.BadZipFile, OSError, EOFError) as error:
+            raise ModelError(f"{path}: damaged ({error}); restore it, or train again") from error
+        yield Path(folder)
+
+
 def model_bytes(directory: str | Path) -> int:
-    """Return the bytes of a model's two files."""
+    """Return the bytes of a model's two files, or of the one that it is in."""
+    if Path(directory).is_file():
+        return Path(directory).stat().st_size
     return sum((Path(directory) / name).stat().st_size for name in (HEADER_NAME, TENSORS_NAME))
 
 

@@ -26,9 +26,9 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numba import njit
 
 from daskxml.core.arrays import Array
+from daskxml.core.jit import njit
 
 Measure = Literal["macro-F1", "macro-recall", "PSP", "coverage"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
@@ -93,14 +93,14 @@ class Together:
         return _sweep(is_chosen, ids, adds, *totals, self._k, self._kind, alone)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _value(kind: int, hits: float, chosen: float, constant: float) -> Any:
     if kind == _F1:
         return 2.0 * hits / (chosen + constant)
     return hits * constant if kind == _LINEAR else 1.0 - np.exp(-hits)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _sweep(
     is_chosen: Any, ids: Any, adds: Any, hits: Any, chosen: Any, constants: Any, k: int, kind: int,
     alone: bool,

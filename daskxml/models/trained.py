@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -31,13 +32,21 @@ from daskxml.models.protocol import Ranker
 from daskxml.models.rankings import (
     Ids,
     Scores,
+    as_given,
     chosen_first,
     empty_rows,
     named,
     scores_csr,
     unknown_texts,
 )
-from daskxml.models.store import ModelHeader, check_names, read_model, write_model
+from daskxml.models.store import (
+    ModelHeader,
+    check_names,
+    folder_to_read,
+    folder_to_write,
+    read_model,
+    write_model,
+)
 from daskxml.models.together import MEASURES, Measure, Together
 
 DROP = 0.065  # of the squares of the weights of trees: half of the weights and more
@@ -91,12 +100,12 @@ class Model:
 
     @classmethod
     def load(cls, directory: str | Path, *, threads: int = 0, verify: bool = True) -> Model:
-        """Read a model directory, or the directory of a run.
+        """Read a model directory, the directory of a run, or a model in one file.
 
         Parameters
         ----------
         directory
-            With ``model.json`` and ``model.safetensors``.
+            With ``model.json`` and ``model.safetensors``; or a file of `save`.
         threads
             As above.
         verify
@@ -109,7 +118,8 @@ class Model:
         ModelError
             If it holds no model, or one that is damaged or of another version.
         """
-        return cls(*read_model(directory, verify=verify), threads=threads)
+        with folder_to_read(directory) as folder:
+            return cls(*read_model(folder, verify=verify), threads=threads)
 
     def warm_up(self) -> None:
         """Load, and if need be compile, the kernels, so that the first prediction does not wait."""
@@ -123,13 +133,35 @@ class Model:
     def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
         """Write ``model.safetensors`` and ``model.json``; see ``daskxml.models.store``.
 
+        A directory whose name ends in ``.zip`` is one file, which holds them.
+
         Raises
         ------
         ModelError
             If there is a model and ``overwrite`` is not set, or the disk is full.
         """
-        arguments = (directory, self.header, self.parameters, self.label_counts)
-        write_model(*arguments, overwrite=overwrite)
+        with folder_to_write(directory, overwrite) as folder:
+            arguments = (folder, self.header, self.parameters, self.label_counts)
+            write_model(*arguments, overwrite=overwrite)
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes of the one file that `save` writes."""
+        with tempfile.TemporaryDirectory(prefix="daskxml-") as folder:
+            self.save(file := Path(folder) / "model.zip")
+            return file.read_bytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, threads: int = 0) -> Model:
+        """Return the model of `to_bytes`.
+
+        Raises
+        ------
+        ModelError
+            If they are no model, or damaged.
+        """
+        with tempfile.TemporaryDirectory(prefix="daskxml-") as folder:
+            (file := Path(folder) / "model.zip").write_bytes(data)
+            return cls.load(file, threads=threads)
 
     @property
     def spec(self) -> Any:
@@ -157,9 +189,9 @@ class Model:
         Returns
         -------
         ``(rows, labels)`` CSR float32 of probabilities, columns ascending, ``top_k`` entries a
-        row, stored even where one rounds to 0; fewer where the beam of label trees holds fewer.
-        Sorting a row's entries by score, ties to the lowest id, gives the order of
-        ``predict_top_k``.
+        row, stored even where one rounds to 0; fewer where the beam of label trees holds fewer,
+        and none where a row has no feature. Sorting a row's entries by score, ties to the lowest
+        id, gives the order of ``predict_top_k``. A sparse array where X is one.
 
         Raises
         ------
@@ -168,14 +200,16 @@ class Model:
         ConfigError
             If ``top_k`` is below 1.
         """
-        return scores_csr(*self.predict_top_k(X, min(top_k, self.spec.labels)), self.spec.labels)
+        labels = self.spec.labels
+        found = self.predict_top_k(X, min(top_k, labels), rank_empty=False)
+        return as_given(X, scores_csr(*found, labels))
 
     def predict_labels(self, X: Any, k: int = 5) -> list[list[Any]]:
         """Return the best ``k`` labels of each row, best first, by their names.
 
-        By their ids where the model has no names of labels.
+        By their ids where the model has no names of labels. A row without features has none.
         """
-        ids, _ = self.predict_top_k(X, min(k, self.spec.labels))
+        ids, _ = self.predict_top_k(X, min(k, self.spec.labels), rank_empty=False)
         return [named(row, self.header.label_names) for row in ids.tolist()]
 
     def text_rows(self, texts: Sequence[str]) -> scipy.sparse.csr_matrix:
@@ -198,8 +232,7 @@ class Model:
     def predict_text(self, texts: Sequence[str], k: int = 5) -> list[list[Any]]:
         """Return the best ``k`` labels of each text, best first, by their names.
 
-        Texts without a word that the model knows have the labels of an empty row, and a warning
-        says how many there are.
+        Texts without a word that the model knows get none, and a warning says how many there are.
 
         Raises
         ------
@@ -211,8 +244,11 @@ class Model:
             warnings.warn(unknown_texts(count, len(texts)), stacklevel=2)
         return self.predict_labels(rows, k)
 
-    def predict_top_k(self, X: Any, k: int = 5) -> tuple[Ids, Scores]:
+    def predict_top_k(self, X: Any, k: int = 5, *, rank_empty: bool = True) -> tuple[Ids, Scores]:
         """Rank the best labels of each row.
+
+        Rows without features are ranked as well, as metrics take them, unless ``rank_empty`` is
+        False: by what labels have in common with all rows.
 
         Labels are ranked by their logits, ties to the lowest id. Where logits differ but the
         probabilities round to equal ones, as near 0 and 1, one is moved by one unit in the last
@@ -234,7 +270,7 @@ class Model:
         ConfigError
             If ``k`` is below 1, or far above the number of labels.
         """
-        ids, scores = self._ranked(X, k)
+        ids, scores = self._ranked(X, k, rank_empty)
         return ids, self._calibrated(ids, scores)
 
     def choose(
@@ -243,7 +279,8 @@ class Model:
         """Choose the labels of each row that are above their thresholds.
 
         Thresholds are those that `calibrate` has found. A model without has one half, or where a
-        network has the softmax loss, half of the score of the row's best label.
+        network has the softmax loss, half of the score of the row's best label. A row without
+        features gets no label.
 
         Parameters
         ----------
@@ -270,7 +307,7 @@ class Model:
         made = self.header.decisions
         most = min(made.k if made else self.decided_k, self.spec.labels)
         k = most if k is None else min(k, most if made else self.spec.labels)
-        ids, scores = self._ranked(X, k)
+        ids, scores = self._ranked(X, k, rank_empty=False)
         found = self._calibrated(ids, scores)
         is_chosen = scores > self.bounds(ids, scores) if threshold is None else found > threshold
         return chosen_first(is_chosen & (ids >= 0), ids, found)
@@ -581,10 +618,11 @@ class Model:
         if not 0 <= label < self.spec.labels:
             raise InputError(f"label {label}: the model has labels 0 to {self.spec.labels - 1}")
 
-    def _ranked(self, X: Any, k: int) -> tuple[Ids, Scores]:
+    def _ranked(self, X: Any, k: int, rank_empty: bool) -> tuple[Ids, Scores]:
         """Rank labels by their scores, which are not calibrated."""
         check_rank(k, self.spec.labels)
-        found = [self._rank(block, k) for block in feature_blocks(X, self.spec.features)]
+        blocks = feature_blocks(X, self.spec.features)
+        found = [self._rank(block, k, rank_empty) for block in blocks]
         if len(found) == 1:
             return found[0]
         found.append((np.empty((0, k), np.int32), np.empty((0, k), np.float32)))
@@ -676,12 +714,14 @@ class Model:
         labels = label_csr(Y, ids.shape[0], self.spec.labels)
         return metric_sums(ids, labels, self.inverse_propensity, zero.ks).result()
 
-    def _rank(self, features: Csr, k: int) -> tuple[Ids, Scores]:
+    def _rank(self, features: Csr, k: int, rank_empty: bool) -> tuple[Ids, Scores]:
         """Rank the rows of a block, which is scaled in place."""
         ids, scores = self._ready().top_k([self._segment(features)], k)
         if ids.shape[1] < k:  # trees give no more columns than there are labels
             missing = ((0, 0), (0, k - ids.shape[1]))
             ids, scores = np.pad(ids, missing, constant_values=-1), np.pad(scores, missing)
+        if not rank_empty:
+            ids[np.diff(features.indptr) == 0] = -1
         scores[ids < 0] = -np.inf
         return ids, scores
 
@@ -730,12 +770,4 @@ def calibrated(
     return header, parameters, label_counts
 
 
-def load(directory: str | Path) -> Model:
-    """Load the model of a run.
-
-    Raises
-    ------
-    ModelError
-        If there is none, or it is damaged or of another version.
-    """
-    return Model.load(directory)
+load = Model.load

@@ -30,8 +30,13 @@ Found = tuple[WordCounts, frozenset[str]]  # words, and names of labels
 TEXT_BLOCK_BYTES = 4 << 20  # texts take longer than rows
 
 
-def with_text_stage(config: RunConfig) -> RunConfig:
+def with_text_stage(config: RunConfig, files: Sequence[str]) -> RunConfig:
     """Return a run file that says so where its training files hold documents.
+
+    Parameters
+    ----------
+    files
+        Of training rows; none where they are given in another way.
 
     Raises
     ------
@@ -40,14 +45,15 @@ def with_text_stage(config: RunConfig) -> RunConfig:
     ConfigError
         If there are settings of texts, but no documents.
     """
-    data, pipeline, text = config.data, config.pipeline, config.text
-    if pipeline.stages or not data.train:
+    pipeline, text = config.pipeline, config.text
+    if pipeline.stages:
         return config
-    if holds_documents(data.train, data.format, text.column):
+    if files and holds_documents(files, config.data.format, text.column):
         return replace(config, pipeline=replace(pipeline, stages=(VECTORIZE,)))
     if text != TextSettings():
+        place = files[0] if files else "training rows"
         problem = f"no column {text.column!r} of texts, for which there is a section [text]"
-        raise ConfigError(f"{data.train[0]}: {problem}: leave it out, or name text.column")
+        raise ConfigError(f"{place}: {problem}: leave it out, or name text.column")
     return config
 
 
@@ -71,12 +77,7 @@ def vectorize_files(
     names = choose_columns(merge_names(list(starmap(find_names, counted))), config.text)
     weighed = (weigh_counted(*part, names) for part in counted)
     others = (vectorized(*part, names) for part in test)
-    return list(map(_partition, weighed)), list(map(_partition, others)), names
-
-
-def _partition(rows: tuple[Any, Any]) -> Partition:
-    X, Y = rows
-    return matrix_partition(X, Y, first_row=0, shape=(X.shape[1], Y.shape[1]))
+    return list(starmap(matrix_partition, weighed)), list(starmap(matrix_partition, others)), names
 
 
 def count_texts(

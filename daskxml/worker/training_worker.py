@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -26,6 +27,7 @@ from daskxml.core.errors import ModelError, TrainingError
 from daskxml.core.work_stats import WorkStats
 from daskxml.data.side_files import label_weights
 from daskxml.kernels import get_kernels
+from daskxml.kernels.cpu.thread_team import ONE_THREAD
 from daskxml.metrics import frequency_groups, propensities
 from daskxml.models.network.spec import Layout, initial_parameters
 from daskxml.optim import GradientBuffer, Optimizer
@@ -78,6 +80,7 @@ class TrainingWorker:
         store: ModelStore | None = None, zeros: Callable[[int], Array] | None = None,
     ) -> None:  # fmt: skip
         slot, shares_model = settings.slot, settings.strategy.shares_model
+        self._leave_blas = weakref.finalize(self, ONE_THREAD.__enter__().__exit__)
         self.kernels = get_kernels(slot.device, slot.kernel_threads, settings.config.gpu.exact)
         self.budget = choose_budget(settings, self.kernels)
         self.settings = settings = self.budget.given_to(settings)
@@ -101,6 +104,7 @@ class TrainingWorker:
     def close(self) -> None:
         """End a pool's threads, and close the shared model, which no process can open here then."""
         self.runner.close()
+        self._leave_blas()
         if self.shared is not None:
             self.shared.close()
 

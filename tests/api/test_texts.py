@@ -103,6 +103,7 @@ def test_documents_of_one_process_are_the_rows_of_a_cluster(
     client: Client, files: dict[str, Path]
 ) -> None:
     config = {"text": {"ngram_range": [1, 2], "min_df": 2}, **TREE}
+    config["training"] = {"epochs": 1, "class_weight": {"fruit": 2.0}}
     for kind in ("jsonl", "csv", "parquet"):
         paths = {"train": files[kind], "test": files["jsonl"]}
         there, here = (daskxml.train(config, client=c, **paths) for c in (client, None))
@@ -126,8 +127,8 @@ def test_a_model_of_texts_takes_texts(
     texts = ["a yellow bus", "one green plum"]
     found = held.predict_text(texts, k=2)
     assert ("car" in found[0], "fruit" in found[1]) == (True, True)
-    with pytest.warns(UserWarning, match="1 of 2 texts have no word that the model knows: their"):
-        held.predict_text(["", "bus"])
+    with pytest.warns(UserWarning, match="1 of 2 texts have no word that the model knows: they"):
+        assert [len(row) for row in held.predict_text(["", "bus"], k=2)] == [0, 2]
     with pytest.raises(daskxml.InputError, match="document 0 is 3: give texts"):
         held.predict_text([3])
 
@@ -296,11 +297,15 @@ def test_the_stages_of_a_run_file(
             {"stages": ["vectorise", "vectorize"]},
             "must be 'vectorize' or a function, 'module:function'",
         ),
-        ({"stages": []}, r"\[text\] is for documents: add 'vectorize'"),
+        ({"stages": ["own_stages:shouted"]}, r"\[text\] is for documents: add 'vectorize'"),
     ]
     for section, problem in cases:
         with pytest.raises(daskxml.ConfigError, match=problem):
             daskxml.train({**run_file, "pipeline": section}, client=client)
+    of_texts, matrices = {**TREE, "text": {"min_df": 2}}, daskxml.Matrices(np.eye(2), np.eye(2))
+    for place in (client, None):
+        with pytest.raises(daskxml.ConfigError, match="training rows: no column 'text' of texts"):
+            daskxml.train(of_texts, client=place, train=matrices)
     with pytest.raises(daskxml.ConfigError, match=r"\[pipeline\] stages are done with the files"):
         daskxml.train(run_file, client=client, train=daskxml.Matrices(np.eye(2), np.eye(2)))
     strangers = Path(run.out or "")

@@ -30,8 +30,18 @@ def doctor(python: str, path: str, *options: str) -> subprocess.CompletedProcess
 def test_here_everything_is_found(capsys):
     assert main(["inspect"]) == 0
     output = capsys.readouterr().out
-    assert f"daskxml    {daskxml.__version__}, {ROOT}" in output
-    for word in ("Python", "distributed", "dashboard", "cores", "BLAS", "memory", "disk", "GPUs"):
+    assert f"daskxml   {daskxml.__version__}, {ROOT}" in output
+    for word in (
+        "Python",
+        "distributed",
+        "dashboard",
+        "cores",
+        "BLAS",
+        "memory",
+        "disk",
+        "GPUs",
+        "kernels",
+    ):
         assert word in output
     assert output.endswith("no problems\n")
 
@@ -54,8 +64,25 @@ def test_an_interpreter_without_any_package(tmp_path):
     texts = [finding["text"] for finding in report["findings"]]
     assert "versions were not compared: packaging is missing" in texts
     missing = {text for text in texts if text.endswith(" is not installed")}
-    assert {"dask is not installed", "numpy is not installed"} < missing
+    assert {"numba is not installed", "numpy is not installed"} < missing
     assert report["problems"] == len(missing)
+
+
+def test_the_kernels_are_compiled_once(tmp_path):
+    settings = {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path / "kernels")}
+    table = tmp_path / "rows.txt"
+    table.write_text("4 2 2\n" + "0 0:1\n1 1:1\n" * 2)
+    outputs = []
+    for arguments in (["inspect"], ["inspect"], ["train", "tree", str(table)]):
+        command = [sys.executable, "-m", "daskxml", *arguments]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=os.environ | settings, cwd=tmp_path,
+            check=True,
+        )  # fmt: skip
+        outputs.append(done.stdout)
+    kept = [line for text in outputs[:2] for line in text.splitlines() if line.startswith("kernel")]
+    assert [line.endswith("s, and kept") for line in kept] == [True, False]
+    assert "compiling" not in outputs[2]
 
 
 def findings(have, *requirements):

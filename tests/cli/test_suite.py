@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from daskxml.cli.suite import Cell, find_rows, load_suite, packaged_suites, plan
+from daskxml.cli.suite import Cell, find_rows, load_suite, plan
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.errors import ConfigError, InputError
+from daskxml.core.files import packaged
 from daskxml.data.settings import load_card
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 
@@ -30,7 +31,7 @@ def config_of(folder: Path, cell: Cell) -> RunConfig:
     return load_run_config(path)
 
 
-@pytest.mark.parametrize("name", packaged_suites())
+@pytest.mark.parametrize("name", packaged("suites"))
 def test_every_run_of_a_packaged_suite_resolves(name):
     suite = load_suite(name)
     names = {data for matrix in suite.matrices for data in matrix.data}

@@ -167,7 +167,7 @@ def test_settings_of_texts_need_texts(tags, tmp_path, capsys):
 
 def test_documents_are_inspected(tags, capsys):
     assert main(["inspect", tags]) == 0
-    shown = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    shown = {line[:18].strip(): line[18:] for line in capsys.readouterr().out.splitlines()}
     assert shown["format"] == "documents in JSON lines, features from 0"
     assert [shown[name] for name in ("rows", "features", "labels")] == [
         "80", "4 (4 seen)", "4 (4 seen)"

@@ -30,7 +30,8 @@ from daskxml.core.files import replacing
 from daskxml.core.text import parse_json
 from daskxml.data.side_files import row_weights
 from daskxml.models.kinds import kind_of
-from daskxml.models.rankings import scores_csr
+from daskxml.models.rankings import as_given, scores_csr
+from daskxml.models.store import folder_to_read, folder_to_write
 from daskxml.models.trained import Model
 from daskxml.observe.notebook import notebook_progress
 from daskxml.observe.terminal import PlainProgress
@@ -51,8 +52,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     ----------
     run_file
         A run file, the name of one that comes with daskxml, or a dictionary of its sections; None
-        is ``"best"``, four label trees. The next parameters but `epochs` are for networks, such
-        as ``"network"``.
+        is ``"best"``, four label trees. The next parameters but `n_estimators` are for networks,
+        such as ``"network"``.
     hidden
         Units of each hidden layer: a number, or a list of them; ``()`` is a linear model.
     loss
@@ -61,8 +62,10 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         Name of a strategy, or the table ``[strategy]``.
     optimizer, learning_rate, batch_size, dropout
         Of the training.
+    n_estimators
+        How many label trees there are.
     epochs
-        How often the rows are seen; of label trees, how many there are.
+        How often a network sees the rows.
     validation_fraction
         Share of the rows that is held out and scored after every epoch.
     early_stopping_rounds
@@ -122,6 +125,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
 
     run_file: str | Path | Mapping[str, Any] | None = None
     _: KW_ONLY
+    n_estimators: int | None = None
     hidden: int | Sequence[int] | None = None
     loss: str | None = None
     strategy: str | Mapping[str, Any] | None = None
@@ -325,14 +329,15 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         -------
         numpy.ndarray or scipy.sparse.csr_matrix
             ``(rows,)`` labels where `fit` was given one label a row; else an indicator
-            ``(rows, labels)``: dense where y was dense, sparse where it was sparse or lists.
+            ``(rows, labels)``: dense where y was dense, sparse where it was sparse or lists, an
+            array of SciPy where X is one. A row without features has no labels then.
         """
-        X = self.check_rows(X)
+        given, X = X, self.check_rows(X)
         if self.labels_.form == "single":
             return self.classes_[self.model_.predict_top_k(X, 1)[0][:, 0]]
         ids, _ = self.model_.choose(X, self.top_k, threshold=self.threshold)
         chosen = scores_csr(ids, np.ones(ids.shape, self.labels_.dtype), len(self.classes_))
-        return chosen.toarray() if self.labels_.form == "dense" else chosen
+        return chosen.toarray() if self.labels_.form == "dense" else as_given(given, chosen)
 
     def predict_proba(self, X: Any, top_k: int | None = None) -> Any:
         """Return the probability of each label.
@@ -352,9 +357,9 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
             looks at the best labels of a row: what others have is the calibration's
             continuation.
         """
-        X = self.check_rows(X)
+        given, X = X, self.check_rows(X)
         if top_k is not None:
-            return self.model_.predict(X, top_k)
+            return as_given(given, self.model_.predict(X, top_k))
         if self.labels_.form == "single":
             return softmax(self._scores(X), axis=1)
         if self.labels_.form == "dense" or kind_of(self.model_.spec).scores_all:
@@ -366,7 +371,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         ]
         scores = scipy.sparse.vstack(found, format="csr")
         scores.data = self._calibrated(scores.data)
-        return scores
+        return as_given(given, scores)
 
     def _calibrated(self, found: Any) -> Any:
         made = self.model_.header.decisions
@@ -383,25 +388,37 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         return scores[:, 1] - scores[:, 0] if is_binary else scores
 
     def predict_labels(self, X: Any, k: int = 5) -> list[list[Any]]:
-        """Return the best ``k`` labels of each row, best first, by their names or ids."""
-        ids, _ = self.model_.predict_top_k(self.check_rows(X), min(k, len(self.classes_)))
+        """Return the best ``k`` labels of each row, best first, by their names or ids.
+
+        A row without features has none.
+        """
+        k = min(k, len(self.classes_))
+        ids, _ = self.model_.predict_top_k(self.check_rows(X), k, rank_empty=False)
         return [self.classes_[row[row >= 0]].tolist() for row in ids]
 
     def score(self, X: Any, y: Any) -> float:
         """Return `eval_metric` on rows, by default P@1."""
         return measure(self, X, y, self.eval_metric or DEFAULT_METRIC)
 
-    def explain(self, X: Any, label: Any, top_k: int = 10) -> list[list[tuple[Any, float]]]:
+    def explain(
+        self, X: Any, label: Any, top_k: int = 10, *, names: Sequence[Any] | None = None
+    ) -> list[list[tuple[Any, float]]]:
         """Return the features of each row that count most for or against a label.
+
+        Parameters
+        ----------
+        names
+            Of the features, such as ``vectorizer.get_feature_names_out()``; by default those that X
+            had in `fit`, or numbers.
 
         Returns
         -------
         list
-            For each row up to ``top_k`` pairs of a feature, by its name if X had names, and what it
-            adds to the label's logit, or in label trees and mixtures to its probability
-            (`daskxml.Model.explain`), the largest first.
+            For each row up to ``top_k`` pairs of a feature, and what it adds to the label's logit,
+            or in label trees and mixtures to its probability (`daskxml.Model.explain`), the largest
+            first.
         """
-        X, column, names = self.check_rows(X), self._column_of(label), self._feature_names()
+        X, column, names = self.check_rows(X), self._column_of(label), self._feature_names(names)
         explained = []
         for row in range(X.shape[0]):
             ids, added = self.model_.explain(X[row : row + 1], column)
@@ -409,19 +426,20 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
             explained.append([(names[ids[i]], float(added[i])) for i in best])
         return explained
 
-    def keywords(self, label: Any, top_k: int = 10) -> list[tuple[Any, float]]:
-        """Return the features that count most for a label.
+    def keywords(
+        self, label: Any, top_k: int = 10, *, names: Sequence[Any] | None = None
+    ) -> list[tuple[Any, float]]:
+        """Return the features that count most for a label; ``names`` are as for `explain`.
 
         Returns
         -------
         list
-            Up to ``top_k`` pairs of a feature, by its name if X had names, and what it adds to the
-            label's logit, or in label trees and mixtures to its probability, in a row that holds
-            nothing else (`daskxml.Model.strengths`), the largest first; those that add nothing
-            are left out.
+            Up to ``top_k`` pairs of a feature, and what it adds to the label's logit, or in label
+            trees and mixtures to its probability, in a row that holds nothing else
+            (`daskxml.Model.strengths`), the largest first; those that add nothing are left out.
         """
         check_is_fitted(self)
-        added, names = self.model_.strengths(self._column_of(label)), self._feature_names()
+        added, names = self.model_.strengths(self._column_of(label)), self._feature_names(names)
         best = np.argsort(-added, kind="stable")[:top_k]
         return [(names[i], float(added[i])) for i in best if added[i] > 0.0]
 
@@ -430,8 +448,12 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
             raise LabelsError(f"label {label!r}: is none of the {len(self.classes_):,} in classes_")
         return self.labels_.columns[label]
 
-    def _feature_names(self) -> Any:
-        return getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
+    def _feature_names(self, given: Sequence[Any] | None) -> Any:
+        if given is None:
+            return getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
+        if len(given) != self.n_features_in_:
+            raise ConfigError(f"{len(given):,} names for {self.n_features_in_:,} features")
+        return given
 
     def check_rows(self, X: Any) -> Any:
         """Return rows as the model takes them; texts become rows where it was trained on such."""
@@ -451,7 +473,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
         """Write the model and the estimator to a directory, for `load`; callbacks are not stored.
 
-        `daskxml predict` and `daskxml.load` read the same directory.
+        A directory whose name ends in ``.zip`` is one file. `daskxml predict` and `daskxml.load`
+        read the same.
 
         Raises
         ------
@@ -472,9 +495,10 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
             text = json.dumps(stored, indent=1)
         except TypeError as error:
             raise ConfigError(f"a parameter cannot be stored: {error}; use pickle") from error
-        self.model_.save(directory, overwrite=overwrite)
-        with replacing(Path(directory) / ESTIMATOR_FILE) as partial:
-            partial.write_text(text, encoding="utf-8")
+        with folder_to_write(directory, overwrite) as folder:
+            self.model_.save(folder, overwrite=overwrite)
+            with replacing(folder / ESTIMATOR_FILE) as partial:
+                partial.write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, directory: str | Path) -> Self:
@@ -485,8 +509,9 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         ModelError
             If there is no model, or it is damaged.
         """
-        model = Model.load(directory)
-        params, labels = _read_estimator(Path(directory) / ESTIMATOR_FILE, model)
+        with folder_to_read(directory) as folder:
+            model = Model.load(folder)
+            params, labels = _read_estimator(folder / ESTIMATOR_FILE, model)
         estimator = cls(**params)
         estimator.model_, estimator.labels_, estimator.classes_ = model, labels, labels.classes
         estimator.n_features_in_ = model.spec.features

@@ -60,7 +60,7 @@ class DaskXMLClassifier(XMLClassifier):
 
         X = dask.array.random.random((10_000, 50), chunks=(1000, 50))
         y = (X[:, :3] > 0.7).astype(int)
-        classifier = daskxml.DaskXMLClassifier(epochs=3).fit(X, y)
+        classifier = daskxml.DaskXMLClassifier(n_estimators=3).fit(X, y)
         classifier.predict(X).compute()
     """
 

@@ -25,6 +25,7 @@ _SETTINGS = {
     "learning_rate": "strategy.lr",
     "batch_size": "strategy.batch_max",
     "epochs": "training.epochs",
+    "n_estimators": "training.epochs",  # a tree is one
     "validation_fraction": "data.validation",
     "early_stopping_rounds": "training.patience",
     "eval_metric": "training.target_metric",
@@ -34,9 +35,13 @@ _SETTINGS = {
     "random_state": "run.seed",
     "class_weight": "training.class_weight",
 }
-_OF_NETWORKS = (
-    "hidden", "loss", "dropout", "strategy", "optimizer", "learning_rate", "batch_size"
-)  # fmt: skip
+_OF_TREES = {"n_estimators": "give epochs"}  # and what to do where a network is trained
+_BY_NETWORK = "give run_file='network'"
+_OF_NETWORKS = {
+    "hidden": _BY_NETWORK, "loss": _BY_NETWORK, "dropout": _BY_NETWORK, "strategy": _BY_NETWORK,
+    "optimizer": _BY_NETWORK, "learning_rate": _BY_NETWORK, "batch_size": _BY_NETWORK,
+    "epochs": "give n_estimators",
+}  # fmt: skip
 _BATCHES = ("lr", "batch_max", "megabatch_batches")  # settings of every strategy
 _ONE_EPOCH = {
     "training.epochs": 1,
@@ -139,21 +144,23 @@ def resolve_settings(estimator: Any, rows: int, labels: LabelSet, *, has_tests: 
     (3.0, 'elastic')
     """
     base = load_run_config(DEFAULT_RUN_FILE if estimator.run_file is None else estimator.run_file)
-    for name in () if base.has_strategy else _OF_NETWORKS:
+    is_network = base.has_strategy
+    others, whose = (_OF_TREES, "label trees") if is_network else (_OF_NETWORKS, "networks")
+    for name, hint in others.items():
         if getattr(estimator, name) is not None:
-            found = f"the run file trains {base.kind.title}: give run_file='network'"
-            raise ConfigError(f"{name} is for networks, and {found}, or leave {name} out")
+            found = f"{name} is for {whose}, and the run file trains {base.kind.title}"
+            raise ConfigError(f"{found}: {hint}, or leave {name} out")
     if estimator.n_workers is not None and estimator.n_workers < 1:
         raise ConfigError(f"n_workers = {estimator.n_workers}: must be at least 1, or None")
     tables = base.as_dict()
     if estimator.strategy is not None:
         tables["strategy"] = _strategy(estimator.strategy, tables["strategy"])
-    given = {key: _setting(estimator, name) for name, key in _SETTINGS.items()}
+    chosen = {name: key for name, key in _SETTINGS.items() if getattr(estimator, name) is not None}
+    given = {key: _setting(estimator, name) for name, key in chosen.items()}
     if has_tests:
         given |= {"data.validation": 0.0, "training.keep_best": True}
     if estimator.class_weight is not None:
         given["training.class_weight"] = _class_weight(base, estimator.class_weight, labels)
-    given = {key: value for key, value in given.items() if value is not None}
     given |= dict(estimator.settings or {})
     metric = given.get("training.target_metric", tables["training"]["target_metric"])
     ranks = given.setdefault("evaluation.k", tables["evaluation"]["k"])
@@ -161,7 +168,7 @@ def resolve_settings(estimator: Any, rows: int, labels: LabelSet, *, has_tests: 
     try:
         config = load_run_config(tables, given)
     except ConfigError as error:
-        raise ConfigError(_by_parameters(str(error))) from error
+        raise ConfigError(_by_parameters(str(error), chosen)) from error
     is_scored = has_tests or config.data.validation > 0.0
     if estimator.early_stopping_rounds and not is_scored:
         hint = "give validation_fraction=0.1, or fit an eval_set"
@@ -172,7 +179,7 @@ def resolve_settings(estimator: Any, rows: int, labels: LabelSet, *, has_tests: 
     return config
 
 
-def _by_parameters(problem: str) -> str:
+def _by_parameters(problem: str, chosen: Mapping[str, str] = _SETTINGS) -> str:
     """Return an error of `load_run_config` with parameters instead of keys of a run file.
 
     Examples
@@ -182,7 +189,7 @@ def _by_parameters(problem: str) -> str:
     >>> _by_parameters("--set model.hiden: unknown key 'hiden'")
     "settings: model.hiden: unknown key 'hiden'"
     """
-    for name, place in _SETTINGS.items():
+    for name, place in chosen.items():
         key = place.partition(".")[2]
         problem = problem.replace(f"--set {place}: {key} =", f"{name} =")
     return problem.replace("--set ", "settings: ").removeprefix("run configuration: ")

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit, uint16, uint32
+from numba import uint16, uint32
 
 from daskxml.core.arrays import Array
+from daskxml.core.jit import njit
 from daskxml.kernels.cpu import numba_math
 from daskxml.kernels.cpu.gemm import gemm
 from daskxml.kernels.cpu.numba_math import drop_or_scale, exp32, float16_bits, float16_value
@@ -22,7 +23,7 @@ _NORM_BLOCK = 1 << 16
 _FLAT_GRAIN = 1 << 18  # floats: below, waking a thread costs more than it saves
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def relu(x: Any) -> None:
     """``x = max(x, 0)``; NaN stays."""
     for i in range(x.shape[0]):
@@ -30,7 +31,7 @@ def relu(x: Any) -> None:
             x[i, j] = _ZERO if x[i, j] <= _ZERO else x[i, j]
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+@njit(nogil=True, fastmath={"contract"}, error_model="numpy")
 def sigmoid(x: Any) -> None:
     """``x = 1 / (1 + exp(-x))``."""
     for i in range(x.shape[0]):
@@ -38,7 +39,7 @@ def sigmoid(x: Any) -> None:
             x[i, j] = _ONE / (_ONE + exp32(-x[i, j]))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def relu_gradient(delta: Any, active: Any) -> None:
     """``delta = 0`` where the unit was not active."""
     for i in range(delta.shape[0]):
@@ -46,7 +47,7 @@ def relu_gradient(delta: Any, active: Any) -> None:
             delta[i, j] = _ZERO if active[i, j] <= _ZERO else delta[i, j]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def sigmoid_gradient(delta: Any, active: Any, keep: Any) -> None:
     """``delta *= a * (1 - a)`` with ``a = keep * active``, its value before dropout."""
     for i in range(delta.shape[0]):
@@ -55,7 +56,7 @@ def sigmoid_gradient(delta: Any, active: Any, keep: Any) -> None:
             delta[i, j] *= value * (_ONE - value)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def dropout(x: Any, first_row: int, key: Any, limit: Any, scale: Any) -> None:
     """Zero a unit or scale it, by the hash of its position in the batch."""
     for i in range(x.shape[0]):
@@ -63,7 +64,7 @@ def dropout(x: Any, first_row: int, key: Any, limit: Any, scale: Any) -> None:
             x[i, j] = drop_or_scale(x[i, j], key, (first_row + i) * x.shape[1] + j, limit, scale)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def column_sums(out: Any, x: Any) -> None:
     """``out[j] = x[:, j].sum()``, row by row."""
     out[:] = _ZERO
@@ -72,42 +73,42 @@ def column_sums(out: Any, x: Any) -> None:
             out[j] += x[i, j]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def add_scaled(out: Any, x: Any, factor: Any) -> None:
     """``out += factor * x``."""
     for i in range(out.shape[0]):
         out[i] += factor * x[i]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def momentum(out: Any, current: Any, previous: Any, gamma: Any) -> None:
     """``out += gamma * (current - previous)``."""
     for i in range(out.shape[0]):
         out[i] += gamma * (current[i] - previous[i])
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def add_two(out: Any, x: Any, a: Any, y: Any, b: Any) -> None:
     """``out += a * x + b * y``."""
     for i in range(out.shape[0]):
         out[i] += a * x[i] + b * y[i]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def axpby(out: Any, x: Any, a: Any, y: Any, b: Any) -> None:
     """``out = a * x + b * y``."""
     for i in range(out.shape[0]):
         out[i] = a * x[i] + b * y[i]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def axpby_in_place(out: Any, a: Any, x: Any, b: Any) -> None:
     """``out = a * out + b * x``."""
     for i in range(out.shape[0]):
         out[i] = a * out[i] + b * x[i]
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+@njit(nogil=True, fastmath={"reassoc", "contract"})
 def dots(x: Any, y: Any) -> Any:
     """``x . y``, ``x . x`` and ``y . y`` in float64; as fast as the cache for short arrays."""
     xy, xx, yy = 0.0, 0.0, 0.0
@@ -119,7 +120,7 @@ def dots(x: Any, y: Any) -> Any:
     return xy, xx, yy
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def largest_word(words: Any) -> Any:
     """The largest magnitude; ``words`` and the result are the floats' bits as uint32.
 
@@ -132,7 +133,7 @@ def largest_word(words: Any) -> Any:
     return best
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc"})
+@njit(nogil=True, fastmath={"reassoc"})
 def squared_norm(x: Any) -> float:
     """Sum of squares in float64, in blocks whose sums are added in order."""
     total = 0.0
@@ -146,7 +147,7 @@ def squared_norm(x: Any) -> float:
     return total
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def sum64(x: Any) -> float:
     """The sum, in order."""
     total = 0.0
@@ -155,21 +156,21 @@ def sum64(x: Any) -> float:
     return total
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def to_float16(out: Any, x: Any, factor: Any) -> None:
     """``out = factor * x``, from float32 to float16."""
     for i in range(out.shape[0]):
         out[i] = float16_bits(factor * x[i])
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def from_float16(out: Any, x: Any, factor: Any) -> None:
     """``out = factor * x``, from float16 to float32."""
     for i in range(out.shape[0]):
         out[i] = factor * float16_value(x[i])
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def to_bfloat16(out: Any, x: Any, factor: Any) -> None:
     """``out = factor * x``, from float32 to bfloat16: the nearest, ties to even."""
     for i in range(out.shape[0]):
@@ -180,7 +181,7 @@ def to_bfloat16(out: Any, x: Any, factor: Any) -> None:
         out[i] = uint16(rounded if value == value else quiet)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def from_bfloat16(out: Any, x: Any, factor: Any) -> None:
     """``out = factor * x``, from bfloat16 to float32."""
     for i in range(out.shape[0]):

@@ -2,9 +2,9 @@
 
 SciPy exports the BLAS that it links (``scipy.linalg.cython_blas``). Its ``sgemm`` is called here
 through ctypes, because NumPy's ``matmul`` cannot accumulate (``beta = 1``) and SciPy's own
-wrappers hold the GIL. The library is limited to one thread, once, for the whole process: the
-kernels run one product per thread themselves, which scales better on the long thin matrices of an
-output layer. NumPy's BLAS is another library and is not changed.
+wrappers hold the GIL. Whoever trains or predicts limits the library to one thread meanwhile
+(`thread_team.ONE_THREAD`): the kernels run one product per thread themselves, which scales better
+on the long thin matrices of an output layer. NumPy's BLAS is another library and is not changed.
 
 A product in which one side is a single vector, as in a batch of one row, is a Numba loop instead:
 ``sgemm`` copies its operands into panels first, which costs several times the product itself where
@@ -20,10 +20,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
-from threadpoolctl import ThreadpoolController
 
 from daskxml.core.arrays import Array
+from daskxml.core.jit import njit
 from daskxml.kernels.cpu.numba_math import dot
 from daskxml.kernels.operands import orientation
 
@@ -80,8 +79,6 @@ def _float(value: float) -> Any:
 def _sgemm() -> Callable[..., None]:
     from scipy.linalg import cython_blas
 
-    for library in _libraries():
-        library.set_num_threads(1)
     return _function(cython_blas.__pyx_capi__["sgemm"])
 
 
@@ -94,12 +91,6 @@ def _function(capsule: object) -> Callable[..., None]:
     api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
     address = api.PyCapsule_GetPointer(capsule, api.PyCapsule_GetName(capsule))
     return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 13)(address)
-
-
-def _libraries() -> list[Any]:
-    """SciPy's own BLAS, or every BLAS where NumPy and SciPy share one."""
-    found = ThreadpoolController().select(user_api="blas").lib_controllers
-    return [lib for lib in found if "scipy.libs" in (lib.filepath or "")] or list(found)
 
 
 # -- products with a vector ----------------------------------------------------------------------
@@ -143,7 +134,7 @@ def _line(matrix: Array) -> Array:
     return matrix[0] if matrix.shape[0] == 1 else matrix[:, 0]
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def add_rows(out: Any, x: Any, matrix: Any, alpha: Any, beta: Any) -> None:
     """``out = alpha * x @ matrix + beta * out``: a sum of rows of the matrix."""
     _scale(out, beta)
@@ -153,7 +144,7 @@ def add_rows(out: Any, x: Any, matrix: Any, alpha: Any, beta: Any) -> None:
             out[j] += factor * matrix[i, j]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def dot_rows(out: Any, x: Any, matrix: Any, alpha: Any, beta: Any) -> None:
     """``out = alpha * matrix @ x + beta * out``: a dot product for each row of the matrix."""
     _scale(out, beta)
@@ -161,7 +152,7 @@ def dot_rows(out: Any, x: Any, matrix: Any, alpha: Any, beta: Any) -> None:
         out[i] += alpha * dot(x, matrix[i])
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def outer(out: Any, left: Any, right: Any, alpha: Any, beta: Any) -> None:
     """``out = alpha * left[:, None] * right + beta * out``; rows that would not change are not
     written, so that threads of a pool do not invalidate each other's cache lines for nothing.
@@ -175,7 +166,7 @@ def outer(out: Any, left: Any, right: Any, alpha: Any, beta: Any) -> None:
             out[i, j] += factor * right[j]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _scale(out: Any, beta: Any) -> None:
     """``out = beta * out``; ``out`` is not read where beta is zero."""
     if beta == _ZERO:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from daskxml.core.arrays import Array, Csr
+from daskxml.core.jit import njit
 from daskxml.kernels.cpu import ranking
 from daskxml.kernels.cpu.numba_math import exp32, sum32
 from daskxml.kernels.cpu.thread_team import ThreadTeam
@@ -27,7 +27,7 @@ _BLOCK_FLOATS = 1 << 17  # half a megabyte of logits: a block stays in a core's 
 _NONE = np.empty(0, np.float32)  # weights where all are 1
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def softmax_block(logits: Any, bias: Any, peak: Any, total: Any, part: Any) -> None:
     """One block of an online softmax (Milakov and Gimelshein 2018), in place.
 
@@ -56,7 +56,7 @@ def softmax_block(logits: Any, bias: Any, peak: Any, total: Any, part: Any) -> N
         total[r] += part[r]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def merge_softmax(peaks: Any, totals: Any, peak: Any, total: Any) -> None:
     """Merge ``(peak, total)`` of several parts, in order."""
     peak[:] = peaks[0]
@@ -70,7 +70,7 @@ def merge_softmax(peaks: Any, totals: Any, peak: Any, total: Any) -> None:
             peak[r] = top
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def softmax_factors(out: Any, reference: Any, peak: Any, total: Any, weight: Any) -> None:
     """``out = weight * exp(reference - peak) / total``, all ``(rows,)``.
 
@@ -80,7 +80,7 @@ def softmax_factors(out: Any, reference: Any, peak: Any, total: Any, weight: Any
         out[r] = weight[r] * exp32(reference[r] - peak[r]) / total[r]
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc"})
+@njit(nogil=True, fastmath={"reassoc"})
 def scale_columns(delta: Any, factors: Any, row_sums: Any) -> None:
     """``delta (block, rows) *= factors (rows,)``; ``row_sums (block,)`` of it."""
     for label in range(delta.shape[0]):
@@ -92,7 +92,7 @@ def scale_columns(delta: Any, factors: Any, row_sums: Any) -> None:
         row_sums[label] = total
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+@njit(nogil=True, fastmath={"contract"}, error_model="numpy")
 def sigmoid_block(logits: Any, bias: Any, weight: Any, row_sums: Any, loss: Any, part: Any) -> None:
     """``z = logits + bias; logits = weight * sigmoid(z); loss += log(1 + exp(z))`` by column.
 
@@ -118,7 +118,7 @@ def sigmoid_block(logits: Any, bias: Any, weight: Any, row_sums: Any, loss: Any,
             loss[r] += np.log(np.float64(product[r])) + positive[r]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def target_weights(
     row_weight: Any, label_weight: Any, lengths: Any, factor: Any, each_row: bool
 ) -> None:
@@ -129,7 +129,7 @@ def target_weights(
         label_weight[r] = row_weight[r] / max(lengths[r], _ONE) if each_row else factor
 
 
-@njit(inline="always", cache=True)
+@njit(inline="always")
 def first_at_least(indices: Any, start: Any, stop: Any, wanted: Any) -> Any:
     """Return the first place of ascending indices that holds at least ``wanted``."""
     low, high = start, stop
@@ -142,7 +142,7 @@ def first_at_least(indices: Any, start: Any, stop: Any, wanted: Any) -> Any:
     return low
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def target_logits(
     out: Any, logits: Any, bias: Any, label_weights: Any, y: Any, rows: Any,
     first_row: int, first_label: int, each_row: bool,
@@ -169,7 +169,7 @@ def target_logits(
             j += 1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def subtract_targets(
     delta: Any, row_sums: Any, weights: Any, label_weights: Any, y: Any, rows: Any,
     first_row: int, first_label: int, each_row: bool,
@@ -193,7 +193,7 @@ def subtract_targets(
             j += 1
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def softmax_losses(
     out: Any, peak: Any, total: Any, partial_targets: Any, lengths: Any, means: Any, weights: Any
 ) -> None:
@@ -214,7 +214,7 @@ def softmax_losses(
                 out[r] = log_sum - mean
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _batch_weights(
     out: Any, means: Any, weights: Any, label_weights: Any, indptr: Any, indices: Any, rows: Any
 ) -> None:

@@ -12,9 +12,11 @@ from typing import Any, Final
 
 import numpy as np
 from llvmlite import binding, ir  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from daskxml.core.jit import njit
 
 # exp(x) = 2**n * exp(r), n = round(x / ln 2), |r| <= ln(2) / 2; coefficients of Cephes' expf.
 _LOG2E = np.float32(1.44269504088896341)
@@ -86,14 +88,14 @@ def _prefetch_line(typing_context: Any, address: Any) -> Any:
     return types.void(types.intp), generate
 
 
-@njit(inline="always", cache=True)
+@njit(inline="always")
 def prefetch(address: Any, size: Any) -> None:
     """Ask for so many bytes from an address on, before they are read."""
     for place in range(0, size, CACHE_LINE):
         _prefetch_line(address + place)
 
 
-@njit(inline="always", cache=True, fastmath={"contract"})
+@njit(inline="always", fastmath={"contract"})
 def exp32(x: Any) -> Any:
     """``exp(x)`` in float32 to 2 units in the last place; 0 below -87.3, exp(88.3) above 88.3.
 
@@ -111,7 +113,7 @@ def exp32(x: Any) -> Any:
     return _ZERO if x <= _LOWEST else result
 
 
-@njit(inline="always", cache=True)
+@njit(inline="always")
 def hash64(key: Any, index: Any) -> Any:
     """Number ``index`` of the stream ``key``: SplitMix64 (Steele, Lea and Flood 2014)."""
     z = np.uint64(key) + (np.uint64(index) + np.uint64(1)) * _GOLDEN
@@ -120,13 +122,13 @@ def hash64(key: Any, index: Any) -> Any:
     return z ^ (z >> np.uint64(31))
 
 
-@njit(inline="always", cache=True)
+@njit(inline="always")
 def drop_or_scale(value: Any, key: Any, counter: Any, limit: Any, scale: Any) -> Any:
     """``value * scale``, or zero where the hash of ``counter`` falls below ``limit``."""
     return value * scale if (hash64(key, counter) >> np.uint64(32)) >= limit else _ZERO
 
 
-@njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
+@njit(nogil=True, fastmath={"contract", "reassoc", "nsz"})
 def dot(x: Any, y: Any) -> Any:
     """The sum of products of two vectors of equal length."""
     total = _ZERO
@@ -135,7 +137,7 @@ def dot(x: Any, y: Any) -> Any:
     return total
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc"})
+@njit(nogil=True, fastmath={"reassoc"})
 def sum32(x: Any) -> Any:
     """The sum of a few numbers, in an order on which the bits of trained models depend.
 
@@ -147,7 +149,7 @@ def sum32(x: Any) -> Any:
     return total
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc"})
+@njit(nogil=True, fastmath={"reassoc"})
 def fast_sum(x: Any) -> Any:
     """As `sum32`, in another order, which Numba's loop over numbers lets vectorize."""
     total = _ZERO
@@ -156,14 +158,14 @@ def fast_sum(x: Any) -> Any:
     return total
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def exponentials(logits: Any, peak: Any) -> None:
     """``logits = exp(logits - peak)``."""
     for i in range(logits.shape[0]):
         logits[i] = exp32(logits[i] - peak)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def insert(scores: Any, ids: Any, count: int, score: Any, item: Any) -> int:
     """Insert into the best so far, descending, ties by the lowest id; returns their number."""
     place = count

@@ -13,9 +13,9 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from daskxml.core.arrays import Array
+from daskxml.core.jit import njit
 from daskxml.kernels.cpu.dense import sum64
 from daskxml.kernels.cpu.thread_team import ThreadTeam, row_grain
 from daskxml.kernels.operands import AdamStep, RowGradient
@@ -25,7 +25,7 @@ _ZERO = f32(0.0)
 _NO_IDS = np.empty(0, np.int32)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _is_zero(row: Any) -> bool:
     for value in row:  # noqa: SIM110 (Numba has no generators here)
         if value != _ZERO:  # true for a NaN: it must not hide
@@ -33,7 +33,7 @@ def _is_zero(row: Any) -> bool:
     return True
 
 
-@njit(inline="always", cache=True)
+@njit(inline="always")
 def _changed_row(gradient: Any, k: Any) -> Any:
     """The row that row ``k`` of a gradient changes; -1 where it is zero and to be skipped."""
     values, ids, skips, _ = gradient
@@ -42,7 +42,7 @@ def _changed_row(gradient: Any, k: Any) -> Any:
     return ids[k] if ids.shape[0] > 0 else k
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def sgd_step(weight: Any, gradient: Any, start: int, stop: int, lr: Any, keep: Any) -> None:
     """``w = keep * w - lr * g``."""
     values, scale = gradient[0], gradient[3]
@@ -55,7 +55,7 @@ def sgd_step(weight: Any, gradient: Any, start: int, stop: int, lr: Any, keep: A
             w[c] = keep * w[c] - lr * (scale * g[c])
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def momentum_step(
     weight: Any, buffer: Any, gradient: Any, start: int, stop: int, lr: Any, keep: Any, rate: Any,
     nesterov: bool,
@@ -74,7 +74,7 @@ def momentum_step(
             w[c] = keep * w[c] - lr * move
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def adam_step(
     weight: Any, first: Any, second: Any, gradient: Any, start: int, stop: int, lr: Any, keep: Any,
     constants: Any,
@@ -96,7 +96,7 @@ def adam_step(
             w[c] = keep * w[c] - lr * mean / (root * sqrt(square) + epsilon)
 
 
-@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc"})
+@njit(nogil=True, error_model="numpy", fastmath={"reassoc"})
 def row_rms_step(
     weight: Any, second: Any, gradient: Any, start: int, stop: int, lr: Any, keep: Any,
     constants: Any,
@@ -118,7 +118,7 @@ def row_rms_step(
             w[c] = keep * w[c] - rate * g[c]
 
 
-@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc"})
+@njit(nogil=True, error_model="numpy", fastmath={"reassoc"})
 def lamb_moments(
     norms: Any, weight: Any, first: Any, second: Any, gradient: Any, start: int, stop: int,
     factor: Any, decay: Any, constants: Any,
@@ -145,7 +145,7 @@ def lamb_moments(
         norms[0, k], norms[1, k] = weights, updates
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def lamb_step(
     weight: Any, first: Any, second: Any, gradient: Any, start: int, stop: int, lr: Any,
     factor: Any, decay: Any, constants: Any,

@@ -12,11 +12,12 @@ from typing import Any, Final
 
 import numpy as np
 from llvmlite import binding, ir  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from daskxml.core.arrays import Array
+from daskxml.core.jit import njit
 from daskxml.kernels.cpu.numba_math import (
     dot,
     emit_prefetch,
@@ -43,7 +44,7 @@ HAS_VNNI: Final[bool] = all(
 )
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def top_k_block(logits: Any, bias: Any, first_label: int, scores: Any, ids: Any) -> None:
     """Insert a block into each row's best k; an equal score never displaces a lower label."""
     k = scores.shape[1]
@@ -62,7 +63,7 @@ def top_k_block(logits: Any, bias: Any, first_label: int, scores: Any, ids: Any)
                 lowest[r] = scores[r, k - 1]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _displace(scores: Any, ids: Any, value: Any, label: Any) -> None:
     """Insert a score above the last of k; twice as fast as `insert`, which breaks ties as well."""
     place = scores.shape[0] - 1
@@ -74,7 +75,7 @@ def _displace(scores: Any, ids: Any, value: Any, label: Any) -> None:
     ids[place] = label
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def merge_top_k(partial_scores: Any, partial_ids: Any, scores: Any, ids: Any) -> None:
     """Parts hold ascending labels: inserting them in order keeps the lowest label on ties."""
     k = scores.shape[1]
@@ -88,7 +89,7 @@ def merge_top_k(partial_scores: Any, partial_ids: Any, scores: Any, ids: Any) ->
                     _displace(scores[r], ids[r], value, partial_ids[part, r, place])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def softmax_scores(scores: Any, ids: Any, peak: Any, total: Any) -> None:
     """Logits to probabilities, then `_separate`."""
     for r in range(scores.shape[0]):
@@ -99,7 +100,7 @@ def softmax_scores(scores: Any, ids: Any, peak: Any, total: Any) -> None:
         _separate(scores[r], ids[r])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def sigmoid_scores(scores: Any, ids: Any) -> None:
     """Logits to probabilities, then `_separate`."""
     for r in range(scores.shape[0]):
@@ -109,7 +110,7 @@ def sigmoid_scores(scores: Any, ids: Any) -> None:
         _separate(scores[r], ids[r])
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _separate(scores: Any, ids: Any) -> None:
     """Nudge scores that rounding made equal, where ordering by label would reverse the ranking."""
     last = 0
@@ -124,7 +125,7 @@ def _separate(scores: Any, ids: Any) -> None:
             scores[place - 1] = np.nextafter(scores[place], np.float32(np.inf))
 
 
-@njit(inline="always", cache=True)
+@njit(inline="always")
 def _reversed(scores: Any, ids: Any, place: Any) -> Any:
     above, below = scores[place - 1], scores[place]
     return below > above or (below == above and ids[place] < ids[place - 1])
@@ -133,7 +134,7 @@ def _reversed(scores: Any, ids: Any, place: Any) -> Any:
 # -- one row ----------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _add_products(out: Any, x: Any, matrix: Any) -> None:
     """``out += matrix @ x``; rows are asked for before they are multiplied."""
     row_bytes, ahead = 4 * matrix.shape[1], matrix.ctypes.data + _AHEAD
@@ -142,7 +143,7 @@ def _add_products(out: Any, x: Any, matrix: Any) -> None:
         out[i] += dot(x, matrix[i])
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def rank_labels(
     hidden: Any, weight: Any, bias: Any, first: Any, last: Any, scores: Any, ids: Any, total: Any
 ) -> None:  # fmt: skip
@@ -207,7 +208,7 @@ def _chunk_products(typing_context: Any, codes: Any, weights: Any, chunks: Any) 
     return types.int32(types.intp, types.intp, types.intp), generate
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def multiply_vnni(out: Any, codes: Any, weights: Any) -> None:
     """As `multiply_loop`, 32 products in an instruction."""
     units = codes.shape[0]
@@ -220,7 +221,7 @@ def multiply_vnni(out: Any, codes: Any, weights: Any) -> None:
         out[i] = total
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def multiply_loop(out: Any, codes: Any, weights: Any) -> None:
     """``out = weights @ codes`` of int8 ``(labels, units)`` and uint8, in int32."""
     for i in range(out.shape[0]):
@@ -233,7 +234,7 @@ def multiply_loop(out: Any, codes: Any, weights: Any) -> None:
 multiply_bytes = multiply_vnni if HAS_VNNI else multiply_loop
 
 
-@njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
+@njit(nogil=True, fastmath={"contract", "reassoc", "nsz"})
 def dot_converted(x: Any, weights: Any) -> Any:
     """The sum of products of float32 and int8."""
     total = _ZERO
@@ -242,7 +243,7 @@ def dot_converted(x: Any, weights: Any) -> Any:
     return total
 
 
-@njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
+@njit(nogil=True, fastmath={"contract", "reassoc", "nsz"})
 def dot_digits(x: Any, first: Any, second: Any) -> Any:
     """The sum of products of float32 and both digits."""
     total = _ZERO
@@ -251,7 +252,7 @@ def dot_digits(x: Any, first: Any, second: Any) -> Any:
     return total
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def encode(codes: Any, x: Any) -> Any:
     """Round numbers to 8 bits; returns what 1 stands for.
 
@@ -270,7 +271,7 @@ def encode(codes: Any, x: Any) -> Any:
     return step if total <= _MOST_TOTAL else _ZERO
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def score_block(
     logits: Any, products: Any, codes: Any, step: Any, x: Any, first: Any, scale: Any, bias: Any
 ) -> None:
@@ -287,7 +288,7 @@ def score_block(
             logits[i] = dot_converted(x, first[i]) * scale[i] + bias[i]
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "nnan", "nsz"})
+@njit(nogil=True, fastmath={"reassoc", "nnan", "nsz"})
 def _largest(logits: Any) -> Any:
     most = logits[0]
     for i in range(logits.shape[0]):
@@ -295,7 +296,7 @@ def _largest(logits: Any) -> Any:
     return most
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def score_label(x: Any, first: Any, second: Any, scale: Any, bias: Any, label: Any) -> Any:
     """The logit of a label by all its digits."""
     if second.shape[0]:
@@ -305,7 +306,7 @@ def score_label(x: Any, first: Any, second: Any, scale: Any, bias: Any, label: A
     return product * scale[label] + bias[label]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def rank_quantised(
     hidden: Any, first: Any, second: Any, scale: Any, bias: Any, start: int, stop: int,
     scores: Any, ids: Any, total: Any, candidates: int,

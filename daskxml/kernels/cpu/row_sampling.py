@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from daskxml.core.arrays import Array, Csr
+from daskxml.core.jit import njit
 from daskxml.kernels.cpu.dense import sum64
 from daskxml.kernels.cpu.numba_math import dot, exp32, exponentials, hash64, sum32
 from daskxml.kernels.cpu.sampling import choose_random
@@ -25,7 +25,7 @@ _PAIR_GRAIN = 1 << 13  # labels chosen, a tenth of a millisecond: fewer wake no 
 _FLOAT_GRAIN = 1 << 19  # floats multiplied in the same time
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _draw_row_samples(
     starts: Any, ids: Any, sample_rows: Any, own: Any, indptr: Any, indices: Any,
     rows: Any, first_row: int, keys: Any, bucket_starts: Any, members: Any, random: float,
@@ -54,7 +54,7 @@ def _draw_row_samples(
             mark[label] = 0
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _count_votes(mark: Any, candidates: Any, keys: Any, starts: Any, members: Any) -> int:
     """Count in how many buckets of a row each label is; returns the number of ``candidates``."""
     count = 0
@@ -69,7 +69,7 @@ def _count_votes(mark: Any, candidates: Any, keys: Any, starts: Any, members: An
     return count
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _add_popular(
     chosen: Any, count: int, most: int, mark: Any, candidates: Any, levels: Any, key: Any
 ) -> int:
@@ -104,7 +104,7 @@ def _add_popular(
     return count
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _sampled_losses(
     slopes: Any, gradient: Any, loss: Any, samples: Any, hidden: Any, weight: Any, bias: Any,
     is_softmax: bool, start: int, stop: int,
@@ -133,7 +133,7 @@ def _sampled_losses(
         _gradient(gradient[i], z, ids, weight)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _softmax_sums(z: Any) -> Any:
     """Replace logits by exponentials; returns their peak, and the sum."""
     if z.shape[0] == 0:
@@ -145,13 +145,13 @@ def _softmax_sums(z: Any) -> Any:
     return peak, np.float64(sum32(z))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _logits(z: Any, ids: Any, hidden: Any, weight: Any, bias: Any) -> None:
     for e in range(ids.shape[0]):
         z[e] = dot(hidden, weight[ids[e]]) + bias[ids[e]]
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+@njit(nogil=True, fastmath={"contract"}, error_model="numpy")
 def _sigmoids(z: Any, factor: Any) -> float:
     """``z = factor * sigmoid(z)``; the sum of ``log(1 + exp(z))``."""
     loss = 0.0
@@ -167,7 +167,7 @@ def _sigmoids(z: Any, factor: Any) -> float:
     return loss
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def _gradient(out: Any, slopes: Any, ids: Any, weight: Any) -> None:
     """``out = slopes @ weight[ids]``, in order."""
     out[:] = _ZERO

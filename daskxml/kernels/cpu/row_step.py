@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from daskxml.core.arrays import Csr
+from daskxml.core.jit import njit
 from daskxml.kernels.cpu.dense import relu, relu_gradient, sigmoid, sigmoid_gradient
 from daskxml.kernels.cpu.numba_math import dot, exp32, fast_sum
 from daskxml.kernels.operands import ROW_BLOCK, RowNet
@@ -25,7 +25,7 @@ _SHARED_LOG = 16  # labels for each logarithm: their 1 + exp(-|z|) are in 1..2
 _BLOCK_FLOATS = 1 << 16  # of weights: a block of the sigmoid loss is still in L2 when it is updated
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _step(
     flat: Any, places: Any, scratch: Any, x: Any, y: Any, row: int, is_relu: bool,
     is_softmax: bool, rate: Any, output_rate: Any,
@@ -56,12 +56,12 @@ def _step(
     return loss
 
 
-@njit(inline="always", cache=True)
+@njit(inline="always")
 def _numbers(places: Any, layer: Any) -> Any:
     return places[layer, 0], places[layer, 1], places[layer, 2], places[layer, 3]
 
 
-@njit(inline="always", cache=True)
+@njit(inline="always")
 def _layer(flat: Any, places: Any, layer: Any) -> Any:
     """The weights and biases of a hidden layer."""
     start, shift, inputs, units = _numbers(places, layer)
@@ -72,7 +72,7 @@ def _layer(flat: Any, places: Any, layer: Any) -> Any:
 # -- sums over one row of weights --------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
+@njit(nogil=True, fastmath={"contract", "reassoc", "nsz"})
 def _dot_and_add(row: Any, x: Any, factor: Any) -> Any:
     """``row . x``, and then ``row += factor * x``."""
     total = _ZERO
@@ -83,14 +83,14 @@ def _dot_and_add(row: Any, x: Any, factor: Any) -> Any:
     return total
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def _add(out: Any, row: Any, factor: Any) -> None:
     """``out += factor * row``."""
     for j in range(out.shape[0]):
         out[j] += factor * row[j]
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def _propagate_and_add(row: Any, out: Any, factor: Any, x: Any, change: Any) -> None:
     """``out += factor * row``, and then ``row += change * x``."""
     for j in range(row.shape[0]):
@@ -102,7 +102,7 @@ def _propagate_and_add(row: Any, out: Any, factor: Any, x: Any, change: Any) -> 
 # -- hidden layers -----------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _forward(
     flat: Any, places: Any, active: Any, features: Any, values: Any, is_relu: bool
 ) -> None:
@@ -125,7 +125,7 @@ def _forward(
         end += bias.shape[0]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _activate(x: Any, is_relu: bool) -> None:
     row = x.reshape((1, x.shape[0]))
     if is_relu:
@@ -134,7 +134,7 @@ def _activate(x: Any, is_relu: bool) -> None:
         sigmoid(row)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _activation_gradient(slope: Any, active: Any, is_relu: bool) -> None:
     """From the gradient by a layer's output to that by its input."""
     slopes, row = slope.reshape((1, slope.shape[0])), active.reshape((1, active.shape[0]))
@@ -144,7 +144,7 @@ def _activation_gradient(slope: Any, active: Any, is_relu: bool) -> None:
         sigmoid_gradient(slopes, row, _ONE)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _backward(
     flat: Any, places: Any, active: Any, slopes: Any, features: Any, values: Any,
     is_relu: bool, rate: Any,
@@ -173,7 +173,7 @@ def _backward(
 # -- the output layer --------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _softmax(
     weight: Any, bias: Any, hidden: Any, gradient: Any, targets: Any, buffer: Any, rate: Any
 ) -> float:
@@ -202,7 +202,7 @@ def _softmax(
     return peak + np.log(total) - target / targets.shape[0]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _sigmoid(
     weight: Any, bias: Any, hidden: Any, gradient: Any, targets: Any, buffer: Any, rate: Any
 ) -> float:
@@ -223,7 +223,7 @@ def _sigmoid(
     return loss
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _logits(out: Any, weight: Any, bias: Any, hidden: Any) -> Any:
     """``out = weight @ hidden + bias``; returns the largest."""
     top = np.float32(-np.inf)
@@ -234,14 +234,14 @@ def _logits(out: Any, weight: Any, bias: Any, hidden: Any) -> Any:
     return top
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def _exponentials(out: Any, logits: Any, peak: Any, factor: Any) -> None:
     """``out = factor * exp(logits - peak)``."""
     for label in range(out.shape[0]):
         out[label] = factor * exp32(logits[label] - peak)
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+@njit(nogil=True, fastmath={"contract"}, error_model="numpy")
 def _probabilities(out: Any, logits: Any) -> float:
     """``out = sigmoid(logits)``; returns the sum of ``log(1 + exp(logits))``.
 
@@ -263,7 +263,7 @@ def _probabilities(out: Any, logits: Any) -> float:
     return loss
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _subtract(slopes: Any, targets: Any, place: Any, start: Any, share: Any) -> Any:
     """Subtract ``share`` at the targets of a block; returns the place of the next one."""
     while place < targets.shape[0] and targets[place] < start + slopes.shape[0]:
@@ -272,7 +272,7 @@ def _subtract(slopes: Any, targets: Any, place: Any, start: Any, share: Any) -> 
     return place
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _update(weight: Any, bias: Any, slopes: Any, hidden: Any, gradient: Any, rate: Any) -> None:
     """Add to the gradient by the old weights, and update these while they are in the cache."""
     for label in range(slopes.shape[0]):

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from daskxml.core.arrays import Array, Csr
+from daskxml.core.jit import njit
 from daskxml.kernels.cpu.numba_math import hash64
 from daskxml.kernels.cpu.thread_team import ThreadTeam
 
@@ -22,7 +22,7 @@ _TRIES = 1000  # random ones of an empty bin, before it tries all others in turn
 _GRAIN = 1 << 17  # elements read, a tenth of a millisecond: fewer wake no other thread
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _sign_keys(out: Any, projected: Any, extra: Any, weights: Any, start: int, stop: int) -> None:
     """Pack the signs of rows ``start`` to ``stop``."""
     tables = out.shape[0]
@@ -36,7 +36,7 @@ def _sign_keys(out: Any, projected: Any, extra: Any, weights: Any, start: int, s
             out[t, i] = key
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _winner_keys(out: Any, x: Any, bins: Any, skips_zeros: bool, start: int, stop: int) -> None:
     """Winners of the nonempty bins, then of the empty ones, then the digits."""
     tables, digits, size = bins.shape
@@ -67,7 +67,7 @@ def _winner_keys(out: Any, x: Any, bins: Any, skips_zeros: bool, start: int, sto
             out[t, i] = key
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _densify(filled: Any, winners: Any) -> None:
     """Give each empty bin the winner of another one."""
     bins = winners.shape[0]
@@ -85,7 +85,7 @@ def _densify(filled: Any, winners: Any) -> None:
                 break
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _fill_buckets(starts: Any, members: Any, keys: Any, start: int, stop: int) -> None:
     """Sort by counting, tables ``start`` to ``stop``."""
     buckets = starts.shape[1] - 1
@@ -106,7 +106,7 @@ def _fill_buckets(starts: Any, members: Any, keys: Any, start: int, stop: int) -
             free[key] += 1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _add_targets(ids: Any, positions: Any, count: int, indptr: Any, indices: Any, rows: Any) -> int:
     """Append the labels of rows."""
     for row in rows:
@@ -119,7 +119,7 @@ def _add_targets(ids: Any, positions: Any, count: int, indptr: Any, indices: Any
     return count
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def choose_random(chosen: Any, count: int, mark: Any, free: int, key: Any) -> None:
     """Fill ``chosen`` with labels whose mark is ``free``; marks of those chosen are smaller then.
 
@@ -150,7 +150,7 @@ def choose_random(chosen: Any, count: int, mark: Any, free: int, key: Any) -> No
             mark[label] = free
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _write_target_positions(
     out_indptr: Any, out_indices: Any, positions: Any, indptr: Any, indices: Any, rows: Any
 ) -> None:

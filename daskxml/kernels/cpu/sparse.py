@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from daskxml.core.arrays import Array, Csr
+from daskxml.core.jit import njit
 from daskxml.kernels.cpu.numba_math import drop_or_scale
 from daskxml.kernels.cpu.thread_team import ThreadTeam, row_grain
 from daskxml.kernels.operands import FINE, KEEP_ALL, DeviceCount, Drop, Quantised
@@ -22,7 +22,7 @@ _ZERO, _SECOND = np.float32(0.0), np.float32(1 / FINE)
 _GRAIN = 1 << 20  # products: a tenth of a millisecond, what a thread takes to wake
 
 
-@njit(inline="always", cache=True)
+@njit(inline="always")
 def _kept(value: Any, i: Any, feature: Any, drop: Any) -> Any:
     """What dropout makes of an entry of a batch's row ``i``."""
     first_row, columns, key, limit, scale = drop
@@ -31,7 +31,7 @@ def _kept(value: Any, i: Any, feature: Any, drop: Any) -> Any:
     return value
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def forward(
     out: Any, x: Any, rows: Any, weight: Any, bias: Any, drop: Any, start: int, stop: int
 ) -> None:
@@ -47,7 +47,7 @@ def forward(
                 out[i, c] += value * weight[feature, c]
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def forward_quantised(
     out: Any, x: Any, rows: Any, weight: Any, bias: Any, start: int, stop: int
 ) -> None:
@@ -66,7 +66,7 @@ def forward_quantised(
                     target[c] += value * np.float32(digits[c])
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def update(
     weight: Any, x: Any, rows: Any, delta: Any, factor: Any, drop: Any, start: int, stop: int
 ) -> None:
@@ -83,7 +83,7 @@ def update(
                 target[c] += step * source[c]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def densify(out: Any, x: Any, rows: Any, drop: Any) -> None:
     """``out[i] = x[rows[i]]`` as a dense row."""
     indptr, indices, data = x
@@ -93,7 +93,7 @@ def densify(out: Any, x: Any, rows: Any, drop: Any) -> None:
             out[i, indices[j]] = _kept(data[j], i, indices[j], drop)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def count_nonzeros(indptr: Any, rows: Any) -> int:
     """The stored entries of ``rows``."""
     total = 0
@@ -102,7 +102,7 @@ def count_nonzeros(indptr: Any, rows: Any) -> int:
     return total
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def feature_entries(
     out_columns: Any, out_rows: Any, out_values: Any, x: Any, rows: Any, row_offset: int, drop: Any
 ) -> int:
@@ -121,7 +121,7 @@ def feature_entries(
     return count
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def group_entries(
     features: Any, starts: Any, out_rows: Any, out_values: Any,
     columns: Any, rows: Any, values: Any, counts: Any,
@@ -150,7 +150,7 @@ def group_entries(
     return count
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def gather_rows(
     out: Any, starts: Any, rows: Any, values: Any, delta: Any, start: int, stop: int
 ) -> None:

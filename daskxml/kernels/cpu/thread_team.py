@@ -6,10 +6,40 @@ the same order.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+from daskxml.core.shared import Shared
+
+
+@functools.cache
+def _libraries() -> list[Any]:
+    """Return SciPy's own BLAS, or every BLAS where NumPy and SciPy share one."""
+    import scipy.linalg  # which loads it
+    from threadpoolctl import ThreadpoolController
+
+    assert scipy.linalg
+    found = ThreadpoolController().select(user_api="blas").lib_controllers
+    return [lib for lib in found if "scipy.libs" in (lib.filepath or "")] or list(found)
+
+
+@contextlib.contextmanager
+def _blas_on_one_thread() -> Iterator[None]:
+    before = [(library, library.get_num_threads()) for library in _libraries()]
+    for library, _ in before:
+        library.set_num_threads(1)
+    try:
+        yield
+    finally:
+        for library, threads in before:
+            library.set_num_threads(threads)
+
+
+ONE_THREAD = Shared(_blas_on_one_thread)  # for BLAS that each thread of a team calls by itself
 ROW_GRAIN = 1 << 18  # floats: below, waking a thread costs more than it saves
 
 

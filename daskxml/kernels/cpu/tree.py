@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from daskxml.core.arrays import Array, Csr, Partition
+from daskxml.core.jit import njit
 from daskxml.kernels.cpu.numba_math import hash64, insert
 from daskxml.kernels.cpu.sparse import arrays_of
 from daskxml.kernels.cpu.thread_team import ThreadTeam
@@ -33,7 +33,7 @@ _VECTOR = 8  # children that are computed together; the last few one by one woul
 _ROW_GRAIN = 16  # rows that take about as long as waking a thread
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def sum_products(sums: Any, rows: Any, vectors: Any, others: Any, units: Any) -> None:
     """For every row add the sum of its ``vectors`` to ``sums`` at the columns of ``others``.
 
@@ -60,7 +60,7 @@ def sum_products(sums: Any, rows: Any, vectors: Any, others: Any, units: Any) ->
                 target[d] += value * exact[d]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _shuffle(order: Any, key: Any, drawn: Any) -> Any:
     """Shuffle ``order`` (Fisher and Yates) by numbers ``drawn`` and on of the stream ``key``."""
     for i in range(order.shape[0] - 1, 0, -1):
@@ -71,7 +71,7 @@ def _shuffle(order: Any, key: Any, drawn: Any) -> Any:
     return drawn
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def _score_row(score: Any, weight: Any, indices: Any, data: Any) -> Any:
     """Write a row's scores of all children to ``score``; returns the row's squared norm."""
     score[:] = _ZERO
@@ -84,7 +84,7 @@ def _score_row(score: Any, weight: Any, indices: Any, data: Any) -> Any:
     return norm
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def _add_row(weight: Any, steps: Any, indices: Any, data: Any) -> None:
     """Add a row, times each child's step, to the weights."""
     for j in range(indices.shape[0]):
@@ -93,7 +93,7 @@ def _add_row(weight: Any, steps: Any, indices: Any, data: Any) -> None:
             target[c] += value * steps[c]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def node_columns(column_of: Any, indptr: Any, indices: Any, rows: Any) -> int:
     """Number the features that occur in ``rows``, ascending, from 1; the others are 0."""
     column_of[:] = 0
@@ -108,7 +108,7 @@ def node_columns(column_of: Any, indptr: Any, indices: Any, rows: Any) -> int:
     return count
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def gather_node(out: Any, column_of: Any, x: Any, rows: Any) -> None:
     """Copy ``rows`` with the node's own columns; column 0, the bias, is 1 in every row."""
     (out_indptr, out_indices, out_data), (indptr, indices, data) = out, x
@@ -125,7 +125,7 @@ def gather_node(out: Any, column_of: Any, x: Any, rows: Any) -> None:
         out_indptr[i + 1] = place
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def _dual_steps(score: Any, held: Any, sign: Any, norm: Any, diagonal: Any) -> Any:
     """Replace a row's scores by the steps of its dual variables, ``held``; return the largest.
 
@@ -142,7 +142,7 @@ def _dual_steps(score: Any, held: Any, sign: Any, norm: Any, diagonal: Any) -> A
     return changed
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def _weighted_dual_steps(
     score: Any, held: Any, sign: Any, norm: Any, diagonal: Any, counts: Any
 ) -> Any:
@@ -161,7 +161,7 @@ def _weighted_dual_steps(
     return changed
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def fit_rows(
     weight: Any, sign: Any, dual: Any, x: Any, y: Any, order: Any, key: Any, passes: int,
     diagonal: Any, row_weights: Any, child_weights: Any,
@@ -194,7 +194,7 @@ def fit_rows(
                 _add_row(weight, score, indices[row], data[row])
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def count_kept(weight: Any, children: int, smallest: Any) -> Any:
     """The features that keep a weight, and the weights kept; the bias's row is not counted."""
     features = 0
@@ -209,7 +209,7 @@ def count_kept(weight: Any, children: int, smallest: Any) -> Any:
     return features, kept
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def keep_large(
     out_features: Any, out_counts: Any, out_children: Any, out_values: Any, weight: Any,
     children: int, features: Any, smallest: Any,
@@ -234,7 +234,7 @@ _COUNT_BITS = 20  # of an entry's second number: how many weights a chunk has
 _COUNT_MASK = (1 << _COUNT_BITS) - 1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def fill_table(table: Any, node_starts: Any, features: Any, chunk_starts: Any) -> None:
     """Hash table of the chunks, by node and feature, with open addressing; a key of -1 is free.
 
@@ -253,7 +253,7 @@ def fill_table(table: Any, node_starts: Any, features: Any, chunk_starts: Any) -
             table[slot, 1] = first << _COUNT_BITS | (chunk_starts[chunk + 1] - first)
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def _score_children(
     score: Any, found: Any, node: Any, features: Any, values: Any, table: Any, children: Any,
     weights: Any,
@@ -276,7 +276,7 @@ def _score_children(
             score[children[e]] += value * weights[e]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def rank_rows(
     out_ids: Any, out_scores: Any, beam: int, levels: int, widest: int, x: Any, rows: Any,
     tree: Any, start: int, stop: int,
@@ -323,7 +323,7 @@ def rank_rows(
             node_scores, below_scores = below_scores, node_scores
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def average_rows(
     out_ids: Any, out_scores: Any, ids: Any, scores: Any, shares: Any, start: int, stop: int
 ) -> None:
@@ -422,7 +422,7 @@ def row_orders(rows: int, key: int, passes: int) -> Array:
     return orders
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def shuffle_passes(orders: Any, key: Any) -> None:
     """Shuffle the rows for one pass after the other."""
     order = np.arange(orders.shape[1])

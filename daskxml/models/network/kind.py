@@ -11,6 +11,7 @@ import numpy as np
 from daskxml.core.arrays import Array, Csr, Segment
 from daskxml.core.errors import ConfigError
 from daskxml.kernels import Kernels
+from daskxml.kernels.cpu.thread_team import ONE_THREAD
 from daskxml.kernels.operands import Quantised, quantise
 from daskxml.models.batch import batch_rows
 from daskxml.models.network.mlp import Mlp
@@ -180,5 +181,6 @@ class NetworkRanker:
             budget = _LOGITS_BYTES * self._kernels.threads
             arguments = self._spec, self._kernels, self._parameters, _BATCH_ROWS, budget
             network = Mlp(*arguments)
-        yield network
+        with ONE_THREAD:
+            yield network
         self._idle.append(network)  # not one whose call failed

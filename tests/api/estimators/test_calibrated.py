@@ -25,7 +25,7 @@ def fitted(request, rows, tmp_path_factory):
     X, Y = rows[0]
     if request.param == "mlp":
         return XMLClassifier("adaptive-sgd", **FAST).fit(X, Y)
-    tree = XMLClassifier("tree", epochs=1).fit(X, Y)
+    tree = XMLClassifier("tree").fit(X, Y)
     if request.param == "tree":
         return tree
     network = XMLClassifier("adaptive-sgd", **FAST).fit(X, Y)
@@ -80,7 +80,7 @@ def test_labels_that_fit_has_not_seen_are_missed(rows):
 def test_what_cannot_be_calibrated_is_one_line(rows):
     (X, Y), (other, labels) = rows
     single = XMLClassifier("adaptive-sgd", **FAST).fit(X, Y.indptr[:-1] % 3)
-    tree = XMLClassifier("tree", epochs=1).fit(X, Y)
+    tree = XMLClassifier("tree").fit(X, Y)
     for act, message in {
         lambda: single.calibrate(other, labels.indptr[:-1] % 3): "CalibratedClassifierCV",
         lambda: tree.calibrate(other[:9], labels): "X has 9 rows, y has 300",

@@ -83,7 +83,7 @@ def test_what_scikit_learn_asks_of_probabilities(rows, run_file):
 
 def test_early_stopping_keeps_the_trees_that_rank_best(rows, run_file):
     X, Y = rows
-    stopping = {"epochs": 12, "early_stopping_rounds": 2, "eval_metric": "P@2"}
+    stopping = {"n_estimators": 12, "early_stopping_rounds": 2, "eval_metric": "P@2"}
     one = XMLClassifier(run_file, **stopping).fit(X[:80], Y[:80], eval_set=(X[80:], Y[80:]))
     found = one.evals_result_["validation"]["P@2"]
     assert len(found) == one.best_iteration_ + 3 < 12
@@ -110,8 +110,8 @@ def test_every_partial_fit_adds_a_tree(rows, run_file):
     np.testing.assert_array_equal(classifier.model_.label_counts, Y.sum(axis=0))
     alone = XMLClassifier(run_file).fit(X[:60], Y[:60])
     assert classifier.score(X, Y) > alone.score(X, Y) - 0.1
-    first = XMLClassifier(run_file, epochs=2).fit(X, Y)
-    more = XMLClassifier(run_file, epochs=2).fit(X, Y, model=first, eval_set=(X, Y))
+    first = XMLClassifier(run_file, n_estimators=2).fit(X, Y)
+    more = XMLClassifier(run_file, n_estimators=2).fit(X, Y, model=first, eval_set=(X, Y))
     assert tree_count(more) > 2
     np.testing.assert_allclose(
         more.evals_result_["validation"]["P@1"][more.best_iteration_], more.score(X, Y)
@@ -154,7 +154,9 @@ def test_trees_are_the_default(rows):
     ({"strategy": "elastic"}, "strategy is for networks"),
     ({"optimizer": "adam"}, "optimizer is for networks"),
     ({"early_stopping_rounds": 2}, "early_stopping_rounds needs rows that are scored: give valid"),
-    ({"epochs": "4"}, "^epochs = '4': must be a number"),
+    ({"n_estimators": "4"}, "^n_estimators = '4': must be a number"),
+    ({"epochs": 4}, "^epochs is for networks, and .* label trees: give n_estimators"),
+    ({"run_file": "network", "n_estimators": 4}, "^n_estimators is for label trees, and .* epochs"),
     ({"device": "tpu"}, "^device = 'tpu': must be one of 'auto', 'cpu', 'cuda'"),
     ({"random_state": -1}, "^random_state = -1: must be from 0"),
     ({"class_weight": [1, 2]}, "^class_weight has 2 weights for 12 labels"),
@@ -186,7 +188,7 @@ def test_balanced_labels_are_not_fewer():
 def test_fewer_labels_than_ranks_of_the_metrics():
     X = np.random.default_rng(0).random((60, 5))
     y = (X[:, 0] * 3).astype(int)
-    one = XMLClassifier(validation_fraction=0.2, early_stopping_rounds=1, epochs=9).fit(X, y)
+    one = XMLClassifier(validation_fraction=0.2, early_stopping_rounds=1, n_estimators=9).fit(X, y)
     assert one.evals_result_["validation"]["recall@5"][-1] == 1.0
 
 
