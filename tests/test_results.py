@@ -76,6 +76,12 @@ def test_a_changed_digit_fails(planted, capsys, old, new):
     assert f"README.md: {new.split()[0]} after" in capsys.readouterr().out
 
 
+def test_digits_of_a_commit_are_no_numbers(tmp_path):
+    path = tmp_path / "step.json"
+    path.write_text('{"commit": "32a9c31e7b", "rows": 1234567}')
+    assert results.stored_numbers(path) == {1234567.0}
+
+
 def test_a_digit_that_another_number_of_the_file_has_fails_as_well(planted, capsys):
     edit(planted / "benchmarks/results/step.json", '"ms"', '"other": 0.649, "ms"')
     edit(planted / "README.md", "0.648", "0.649")

@@ -21,7 +21,7 @@ LIMITS = {
     "lines of the package": 32_033,
     "benchmark scripts": 32,
     "lines of benchmarks": 5_529,
-    "pages": 49,
+    "pages": 50,
     "run files": 26,
     "commands": 16,
     "public names": 20,

@@ -51,6 +51,7 @@ COMMIT = re.compile(r"(?:\"commit\": \"|of commits? `?)([0-9a-f]{7,40})\b")
 WRITTEN = re.compile(
     r"(?<![\w@./-])\d+(?:,\d{3})*(?:\.\d+)?(?![\w/]|[.,]\d|-\w)|(?<![\w@./-])\.\d+(?!\w)"
 )
+HASH = r"\b(?=\d*[a-f])[0-9a-f]{7,64}\b"
 STORED = re.compile(r"\d+(?:,\d{3})+(?:\.\d+)?|\d*\.?\d+(?:[eE][-+]?\d+)?")
 MARK = "<!-- numbers: written by the script -->"
 SERIES = 8
@@ -213,7 +214,8 @@ def stored_numbers(path: Path) -> frozenset[float]:
         return frozenset()
     text = text.partition(MARK)[2] or text
     series = rf"\[(\s*-?[\d.eE+-]+,){{{SERIES},}}[^]]*\]"
-    return frozenset(float(n.replace(",", "")) for n in STORED.findall(re.sub(series, "", text)))
+    text = re.sub(rf"{series}|{HASH}", "", text)
+    return frozenset(float(n.replace(",", "")) for n in STORED.findall(text))
 
 
 def paragraphs(text: str) -> list[str]:

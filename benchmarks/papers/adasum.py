@@ -371,16 +371,13 @@ def hessian(figure: Figure) -> None:
     draw(figure.name, errors, [("step", "relative error")], line="combined by")
 
 
-Settings = tuple[tuple[str, Any], ...]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Column:
     """A column of a table: what it is called, its workers, its settings and its rates."""
 
     title: str
     workers: int
-    settings: Settings
+    settings: tuple[tuple[str, Any], ...]
     rates: tuple[float, ...]
     epochs: float
     slowdown: float = 1.0

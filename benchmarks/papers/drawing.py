@@ -122,7 +122,7 @@ def table_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         f"| {' | '.join(rows[0])} |",
         f"|{'|'.join('---:' if is_number else '---' for is_number in numeric)}|",
-        *(f"| {' | '.join(map(_cell, row.values()))} |" for row in rows),
+        *(f"| {' | '.join(_cell(row[key]) for key in rows[0])} |" for row in rows),
     ]
 
 
@@ -204,8 +204,8 @@ def draw(
             for number, value in enumerate(lines):
                 found = [row for row in mine if row[line] == value and row[y] is not None]
                 axis.plot(
-                    [r[x] for r in found], [r[y] for r in found], marker, linestyle="-",
-                    markersize=4, color=f"C{number % 10}", label=str(value),
+                    [r[x] for r in found], [r[y] for r in found], f"{marker}-", markersize=4,
+                    color=f"C{number % 10}", label=str(value),
                 )  # fmt: skip
             axis.set_title(", ".join(str(n) for n in (group, column) if n is not None), fontsize=9)
             axis.set_xlabel(x)

@@ -106,6 +106,10 @@ class TestCurves:
         assert drawing.time_to(history(0.1, 0.2, 0.3), 0.2) == 4.0
         assert drawing.time_to(history(0.1, 0.2, 0.3), 0.4) is None
 
+    def test_cells_stand_below_their_heading(self):
+        lines = drawing.table_lines([{"a": 1, "b": "x"}, {"b": "y", "a": 2}])
+        assert lines[2:] == ["| 1 | x |", "| 2 | y |"]
+
     def test_a_run_that_failed_at_once_has_nothing(self):
         assert drawing.best([]) == 0.0
         assert drawing.at_best([])["P@1"] == 0.0
