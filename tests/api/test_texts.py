@@ -104,14 +104,13 @@ def test_documents_of_one_process_are_the_rows_of_a_cluster(
 ) -> None:
     config = {"text": {"ngram_range": [1, 2], "min_df": 2}, **TREE}
     config["training"] = {"epochs": 1, "class_weight": {"fruit": 2.0}}
-    for kind in ("jsonl", "csv", "parquet"):
-        paths = {"train": files[kind], "test": files["jsonl"]}
-        there, here = (daskxml.train(config, client=c, **paths) for c in (client, None))
-        assert here.model.header.vectorizer == there.model.header.vectorizer
-        assert here.model.header.label_names == there.model.header.label_names
-        assert here.metrics == there.metrics
-        arrays = zip(here.model.parameters.items(), there.model.parameters.items(), strict=True)
-        assert all(a == b and np.array_equal(x, y) for (a, x), (b, y) in arrays)
+    paths = {"train": files["csv"], "test": files["jsonl"]}
+    there, here = (daskxml.train(config, client=c, **paths) for c in (client, None))
+    assert here.model.header.vectorizer == there.model.header.vectorizer
+    assert here.model.header.label_names == there.model.header.label_names
+    assert here.metrics == there.metrics
+    arrays = zip(here.model.parameters.items(), there.model.parameters.items(), strict=True)
+    assert all(a == b and np.array_equal(x, y) for (a, x), (b, y) in arrays)
 
 
 def test_a_model_of_texts_takes_texts(
