@@ -31,7 +31,7 @@ def test_a_local_cluster_behind_a_prefix(data: dict[str, Path], values: dict[str
             pages.append(read(link.replace("/user/me/daskxml", script[1])))
 
     before = loops()
-    daskxml.train(values, train=data["train"], on_event=read_pages)
+    daskxml.train(values, train=data["train"], on_event=read_pages, dashboard=True)
     assert loops() == before  # the cluster's own ended with it, and so did what was shown there
     page, status, script = pages
     assert 'href="daskxml"' in page
