@@ -101,7 +101,7 @@ def test_features_without_weights_and_rows_without_features(parts):
 
 def test_an_estimator_of_trees_explains_and_names_keywords(rows):
     X, Y = rows[0]
-    classifier = XMLClassifier("tree", epochs=1).fit(X, Y)
+    classifier = XMLClassifier("tree").fit(X, Y)
     label = int(Y[0].indices[0])
     (explained,) = classifier.explain(X[0], label, top_k=3)
     assert len(explained) == 3
