@@ -32,11 +32,9 @@ from daskxml.cluster.timeline import Timeline
 from daskxml.cluster.worker_info import Capabilities, WorkerInfo
 from daskxml.core.errors import ClusterError
 from daskxml.strategies.protocol import WorkerDevice
-from daskxml.worker.memory import LogitsBudget
 from daskxml.worker.shared_model import SharedHandle
 
-# Speed, memory, budget, shared model.
-Created = tuple[float, str, LogitsBudget, SharedHandle | None]
+Created = tuple[float, str, SharedHandle | None]  # speed, memory, shared model
 CALLS = 3
 LOOK_S = 0.5  # between looks at who is silent
 SILENT_S = 2.5  # without a heartbeat; longer where many workers send them less often
@@ -66,9 +64,9 @@ class WorkerHandle:
         model to join with.
     squared_norm
         Of its replica after its last lease, if it is known and no merge has changed it since.
-    speed, memory, budget, shared
-        Rows a second in the warm-up, its memory plan in words, its budget for logits, and where
-        others on its machine find the shared model.
+    speed, memory, shared
+        Rows a second in the warm-up, its memory plan in words, and where others on its machine
+        find the shared model.
     keeps_change
         Whether it brings what it changed when it was late.
     train_shards, test_shards
@@ -85,7 +83,6 @@ class WorkerHandle:
     squared_norm: float | None = None
     speed: float = 0.0
     memory: str = ""
-    budget: LogitsBudget | None = None
     shared: SharedHandle | None = None
     keeps_change: bool = True
     train_shards: set[int] = field(default_factory=set)
@@ -121,14 +118,9 @@ class WorkerHandle:
         """Whether it is lost or silent: nobody waits for its answers."""
         return self.is_lost or self.silent.is_set()
 
-    @property
-    def autotune_event(self) -> dict[str, Any] | None:
-        """The event of the history about its budget for logits; None if there was no choice."""
-        return None if self.budget is None else self.budget.event(self.name)
-
     def created(self, answer: Created) -> None:
         """Note what its `TrainingWorker` said of itself."""
-        self.speed, self.memory, self.budget, self.shared = answer
+        self.speed, self.memory, self.shared = answer
         self.is_created = True
 
 

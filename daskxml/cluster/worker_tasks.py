@@ -62,8 +62,8 @@ def create_worker(
     Returns
     -------
     tuple
-        Its speed in rows a second, its memory plan in words, its budget for logits, and the handle
-        of the shared model here, if others can open it.
+        Its speed in rows a second, its memory plan in words, and the handle of the shared model
+        here, if others can open it.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def create_worker(
     handle = None
     with suppress(ClusterError):  # a worker alone can do without
         handle = None if worker.shared is None else worker.shared.handle
-    return speed, worker.announce_memory(), worker.budget, handle
+    return speed, worker.announce_memory(), handle
 
 
 def open_shared(handles: Sequence[SharedHandle | None]) -> SharedModel:

@@ -67,7 +67,7 @@ class TrainingSection:
         where others have 1. For label trees it holds at the leaves.
     logits_budget
         Bytes for the matrix of a batch's scores; above it the labels are walked in chunks. ``auto``
-        is 256 MiB on a CPU; a GPU tries a few sizes before the run and takes the fastest.
+        is 256 MiB on a CPU; on a GPU as much as leaves room for the rows.
     """
 
     megabatches: int = bounded(0, low=0)

@@ -103,10 +103,6 @@ class Kernels(Protocol):
     def gradient_floats(self) -> int:
         """How many floats of a gradient to form at a time, where it must be materialized."""
 
-    @property
-    def cache_bytes(self) -> int:
-        """Size of a GPU's L2 cache; 0 on a CPU, where `block_labels` chooses the blocks."""
-
     def free_bytes(self) -> int:
         """How much can still be allocated; 0 if unknown."""
 
@@ -455,7 +451,6 @@ class HostMemory:
     True
     """
 
-    cache_bytes = 0
     gradient_floats = 1 << 16  # stays in a core's cache, and is too little to wake a second thread
 
     def free_bytes(self) -> int:

@@ -12,7 +12,6 @@ import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,6 @@ from daskxml.models.protocol import Spec
 from daskxml.session.commands import Evaluate, Piece
 from daskxml.session.session import Session
 from daskxml.strategies.protocol import WorkerDevice
-from daskxml.worker.memory import LogitsBudget
 from daskxml.worker.resident_rows import Batch, part_of, span_rows
 from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
 from daskxml.worker.shared_model import LocalStore, ModelStore, SharedModel
@@ -101,11 +99,6 @@ class LocalWorker:
     def is_virtual(self) -> bool:
         """Whether its time is virtual."""
         return self.cost is not None
-
-    @property
-    def autotune_event(self) -> dict[str, Any] | None:
-        """The history's event of its logits budget; None where there was no choice."""
-        return self.training.budget.event(self.name)
 
     @property
     def rows_per_s(self) -> float:
@@ -264,7 +257,7 @@ class WorkerFactory:
         self._facts = DataFacts.of(spec, session.placement, rows.facts)
         self._numbers, self._model_host = itertools.count(), ""
         self._shared: SharedModel | None = None
-        self._budgets: dict[str, LogitsBudget] = {}
+        self._budgets: dict[str, int] = {}  # for logits, by device, which workers share
 
     def create_first(self, speeds: Mapping[str, float]) -> dict[str, LocalWorker]:
         """Return the workers of the beginning, by name."""
@@ -284,12 +277,12 @@ class WorkerFactory:
 
     def _create(self, name: str, speed: float, machine: str) -> LocalWorker:
         settings, cost = self._settings(name, machine), self._devices.cost_of(name)
-        device = settings.slot.device
-        if device in self._budgets:  # found by another worker on the same device
-            settings = self._budgets[device].given_to(settings)
+        device, budget_bytes = settings.slot.device, settings.logits_budget_bytes
+        budget_bytes = self._budgets.get(device, budget_bytes)
+        settings = replace(settings, logits_budget_bytes=budget_bytes)
         worker = LocalWorker(name, speed, settings, self._rows, cost, self._shared)
         self._shared = self._shared or worker.training.shared
-        self._budgets.setdefault(device, worker.training.budget)
+        self._budgets[device] = worker.training.settings.logits_budget_bytes
         return worker
 
     def _settings(self, name: str, machine: str) -> WorkerSettings:

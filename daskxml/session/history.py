@@ -32,8 +32,7 @@ key                                 meaning
 ``events``                          ``joined`` (a late worker is back, too), ``late``, ``given up``,
                                     ``lost`` (these with the rows returned to the ledger),
                                     ``memory`` (the device's memory holds batches of so many rows
-                                    only), ``logits`` (the budget for logits a GPU has chosen, and
-                                    milliseconds of a step by the sizes tried)
+                                    only)
 ``trace``                           every event that the strategy received since the last row, and
                                     what it decided: see `daskxml.session.trace`
 ==================================  ================================================================

@@ -42,10 +42,6 @@ class Participant(Protocol):
     def keeps_change(self) -> bool:
         """Whether a worker that was late brings what it changed."""
 
-    @property
-    def autotune_event(self) -> dict[str, Any] | None:
-        """The history's event of its logits budget; None where there was no choice."""
-
 
 class Executor(Protocol):
     """Executes commands; results come back as events."""
@@ -106,10 +102,7 @@ class RunLoop:
     def start(self, participants: Mapping[str, Participant], now_s: float) -> list[Command]:
         """Begin with these workers, whose replicas equal the global model."""
         devices = {name: participant.device for name, participant in participants.items()}
-        commands = self.session.start(list(participants), now_s, devices)
-        for participant in participants.values():
-            self._add_autotune_event(participant)
-        return commands
+        return self.session.start(list(participants), now_s, devices)
 
     def execute(self, commands: Sequence[Command]) -> str:
         """Start commands; return why the session ended, `RESTART`, or "" while it continues."""
@@ -138,17 +131,10 @@ class RunLoop:
         commands: list[Command] = []
         session = self.session
         for worker in self.membership.admit(session.generation, session.may_join):
-            is_new = worker.name not in session.workers
             self._publish("worker", event="joined", worker=worker.name)
             joined = WorkerJoined(worker.name, worker.device, worker.keeps_change)
             commands += session.handle(joined, now_s)
-            if is_new:
-                self._add_autotune_event(worker)
         return commands
-
-    def _add_autotune_event(self, participant: Participant) -> None:
-        if participant.autotune_event is not None:
-            self.session.add_event(participant.autotune_event)
 
     def _publish_progress(self) -> None:
         session = self.session

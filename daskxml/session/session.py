@@ -317,7 +317,7 @@ class Session:
                 self._grace_until_s = now_s + grace_s(after_s, self._grace_s, waits_for)
             case protocol.GiveUp(worker):
                 rows = self._allocator.give_up(worker)
-                self.add_event(worker_event("given up", worker, after_s, rows))
+                self._add_event(worker_event("given up", worker, after_s, rows))
             case protocol.Rebase():
                 return decision
         return None
@@ -425,7 +425,7 @@ class Session:
         self.workers[event.worker] = None
         if not event.keeps_change:
             rows = self._allocator.rejoined(event.worker)
-        self.add_event(worker_event("joined", event.worker, now_s - self.log.begun_s, rows))
+        self._add_event(worker_event("joined", event.worker, now_s - self.log.begun_s, rows))
         commands = self._decide(event, now_s)
         return self._rebalance() + commands if is_new else commands
 
@@ -434,7 +434,7 @@ class Session:
         if not self.present():
             return self._restart()
         rows = self._allocator.lose(worker, self.strategy)
-        self.add_event(worker_event("lost", worker, now_s - self.log.begun_s, rows))
+        self._add_event(worker_event("lost", worker, now_s - self.log.begun_s, rows))
         if worker in self.strategy.merging(self.state):
             self.stage = "train"
             if self.stop_reason:  # the run ends without the returned rows
@@ -454,7 +454,7 @@ class Session:
             self.stage = "train"
         return self._decide(protocol.WorkerSilent(worker), now_s) + self._reassign(worker)
 
-    def add_event(self, event: dict[str, Any]) -> None:
+    def _add_event(self, event: dict[str, Any]) -> None:
         """Add an event to the row of the mega-batch that is under way, or is being closed."""
         is_closing = self.stage not in ("train", "merge") and self.closed_rows < len(self.history)
         events = self.history[-1]["events"] if is_closing else self.log.events

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 
-from daskxml.core.arrays import Array, Csr, Partition, Segment
+from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.errors import TrainingError
 from daskxml.kernels import Kernels
 from daskxml.models.network.output import logits_stride
@@ -20,8 +17,7 @@ from daskxml.worker.settings import LOGITS_BYTES, WorkerSettings
 _MODELS = 3  # of the merge, beside the replica's: the global one, the one before it, the next
 _JOINT_MODELS = 2  # more, where workers step together: a gradient, and what becomes of it
 _MIB, _GIB = 2**20, 2**30
-STEPS = 3  # that are timed together
-ALIKE = 1.02  # times that are called the same
+_LEAST_LOGITS_BYTES = 1 << 24  # smaller blocks save nothing that counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,100 +202,22 @@ def made_up_rows(settings: WorkerSettings, rows: int) -> Partition:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogitsBudget:
-    """The memory for a batch's logits, and the times it was chosen by.
+def choose_budget(settings: WorkerSettings, kernels: Kernels) -> int:
+    """Return how many bytes a batch's logits may take: as set, or as many as leave room for rows.
 
-    On a CPU it has a fixed size. On a GPU the whole matrix is read and written several times; with
-    blocks that stay in the second-level cache, every block costs launches, and softmax computes its
-    logits twice. So a worker times steps of a few sizes on made-up rows, at its largest batch, and
-    keeps the fastest. A resumed run times again, as it may be on another GPU. Sums over blocks are
-    rounded by blocks, so runs that must repeat each other bit for bit on a GPU need the size in
-    their run files.
-
-    Attributes
-    ----------
-    chosen_bytes
-        The budget.
-    step_s
-        Seconds of a step by budget; empty where there was no choice.
-
-    Examples
-    --------
-    >>> LogitsBudget(chosen_bytes=2048, step_s={1024: 0.5, 2048: 0.25}).event("0")
-    {'kind': 'logits', 'worker': '0', 'budget_bytes': 2048, 'step_ms': {'1024': 500.0, ...}}
-    >>> LogitsBudget(chosen_bytes=2048).event("0") is None
-    True
-    """
-
-    chosen_bytes: int
-    step_s: Mapping[int, float] = field(default_factory=dict)
-
-    def given_to(self, settings: WorkerSettings) -> WorkerSettings:
-        """Return the settings with the budget."""
-        return replace(settings, logits_budget_bytes=self.chosen_bytes)
-
-    def event(self, worker: str) -> dict[str, Any] | None:
-        """Return the history's event of it, whose sizes are text; None where none was timed."""
-        if not self.step_s:
-            return None
-        step_ms = {str(size): round(step_s * 1e3, 4) for size, step_s in self.step_s.items()}
-        event = {"kind": "logits", "worker": worker, "budget_bytes": self.chosen_bytes}
-        return {**event, "step_ms": step_ms}
-
-
-def candidate_budgets(whole_bytes: int, cache_bytes: int) -> tuple[int, ...]:
-    """Return the budgets to time, the smallest first.
-
-    Parameters
-    ----------
-    whole_bytes
-        All logits of the largest batch: more changes nothing.
-    cache_bytes
-        The device's second-level cache; a block of half of it leaves room for the weights.
-
-    Examples
-    --------
-    >>> mib = 1 << 20
-    >>> [size // mib for size in candidate_budgets(2617 * mib, 50 * mib)]
-    [25, 50, 256, 1024, 2617]
-    >>> candidate_budgets(1000, 50 * mib)
-    (1000,)
-    """
-    sizes = cache_bytes // 2, cache_bytes, LOGITS_BYTES, 4 * LOGITS_BYTES, whole_bytes
-    return tuple(sorted({max(1, min(size, whole_bytes)) for size in sizes}))
-
-
-def fastest(step_s: Mapping[int, float]) -> int:
-    """Return the smallest budget among those that are as good as the fastest.
-
-    Examples
-    --------
-    >>> fastest({25: 0.0050, 256: 0.0041, 1024: 0.0040, 2617: 0.0060})
-    1024
-    >>> fastest({25: 0.00405, 256: 0.0040})
-    25
-    """
-    least_s = min(step_s.values())
-    return min(size for size, each_s in step_s.items() if each_s <= ALIKE * least_s)
-
-
-def choose_budget(settings: WorkerSettings, kernels: Kernels) -> LogitsBudget:
-    """Return the settings' budget, or the fastest that leaves room for the rows.
-
-    Where none does, that is the smallest, so that batches need not be cut more than they must.
+    On a CPU the size is fixed. On a GPU steps are fastest with all logits at once, in each of the
+    12 cases of ``benchmarks/results/gpu_steps.json``; else with a half, a quarter and so on. Sums
+    over blocks are rounded by blocks, so runs that must repeat each other bit for bit on GPUs with
+    different amounts of free memory need the size in their run files.
     """
     if settings.logits_budget_bytes:
-        return LogitsBudget(chosen_bytes=settings.logits_budget_bytes)
+        return settings.logits_budget_bytes
     if kernels.name == "cpu":
-        return LogitsBudget(chosen_bytes=LOGITS_BYTES)
-    whole_bytes = all_logits_bytes(settings, kernels, settings.max_batch_rows)
-    tried = candidate_budgets(whole_bytes, kernels.cache_bytes)
-    fitting = [size for size in tried if _fits(settings, kernels, size)]
-    if len(fitting) < 2:
-        return LogitsBudget(chosen_bytes=(fitting or tried)[0])
-    step_s = time_budgets(settings, kernels, fitting)
-    return LogitsBudget(chosen_bytes=fastest(step_s) if step_s else tried[0], step_s=step_s)
+        return LOGITS_BYTES
+    budget_bytes = all_logits_bytes(settings, kernels, settings.max_batch_rows)
+    while budget_bytes > _LEAST_LOGITS_BYTES and not _fits(settings, kernels, budget_bytes):
+        budget_bytes //= 2
+    return budget_bytes
 
 
 def _fits(settings: WorkerSettings, kernels: Kernels, budget_bytes: int) -> bool:
@@ -308,32 +226,6 @@ def _fits(settings: WorkerSettings, kernels: Kernels, budget_bytes: int) -> bool
     room_bytes = kernels.free_bytes() - 2 * settings.data.rows * row_bytes
     given = replace(settings, logits_budget_bytes=budget_bytes)
     return plan_memory(given, kernels, settings.max_batch_rows).total_bytes <= room_bytes
-
-
-def time_budgets(
-    settings: WorkerSettings, kernels: Kernels, budgets: Iterable[int]
-) -> dict[int, float]:
-    """Return the seconds of a step for each budget that turns out to fit."""
-    part = kernels.to_device(made_up_rows(settings, settings.max_batch_rows))
-    batch = [Segment(part, kernels.to_device(np.arange(part.rows, dtype=np.int64)))]
-    step_s: dict[int, float] = {}
-    for budget_bytes in budgets:
-        with suppress(MemoryError, TrainingError):  # before a step, or in it
-            step_s[budget_bytes] = _time_step(settings, kernels, batch, budget_bytes)
-        kernels.release()
-    return step_s
-
-
-def _time_step(
-    settings: WorkerSettings, kernels: Kernels, batch: list[Segment], budget_bytes: int
-) -> float:
-    """Return the seconds of a step of a replica that is thrown away."""
-    replica = _replica(settings, kernels, settings.max_batch_rows, budget_bytes)
-    float(replica.step(batch, 0.0, 0).loss_sum)  # compiles and allocates; synchronizes
-    begun_s = time.perf_counter()
-    losses = [replica.step(batch, 0.0, 0).loss_sum for _ in range(STEPS)]
-    float(losses[-1])
-    return (time.perf_counter() - begun_s) / STEPS
 
 
 def _replica(

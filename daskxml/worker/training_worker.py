@@ -17,6 +17,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -58,8 +59,6 @@ class TrainingWorker:
     ----------
     rows
         The resident rows.
-    budget
-        Memory for logits.
     best
         The mega-batch whose model is kept as the best one; 0: none is.
     generation
@@ -82,8 +81,8 @@ class TrainingWorker:
         slot, shares_model = settings.slot, settings.strategy.shares_model
         self._leave_blas = weakref.finalize(self, ONE_THREAD.__enter__().__exit__)
         self.kernels = get_kernels(slot.device, slot.kernel_threads, settings.config.gpu.exact)
-        self.budget = choose_budget(settings, self.kernels)
-        self.settings = settings = self.budget.given_to(settings)
+        budget_bytes = choose_budget(settings, self.kernels)
+        self.settings = settings = replace(settings, logits_budget_bytes=budget_bytes)
         self.rows = ResidentRows(self.kernels, settings.config.run.seed)
         self.generation = self.best = 0
         self.label_counts: Array = np.zeros(settings.data.spec.labels, dtype=np.int64)

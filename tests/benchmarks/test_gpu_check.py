@@ -25,7 +25,7 @@ TINY = Sizes(rows=37, features=50, labels=150, units=40, row_features=9)
 SMALL = Shape(name="small", features=300, labels=120, row_features=12, row_labels=3, hidden=16)
 NOT_CHECKED = {  # arrays and memory
     "name", "threads", "close", "empty", "zeros", "to_device", "to_host", "to_device_async",
-    "await_uploads", "reserve", "release", "free_bytes", "cache_bytes", "scratch_bytes",
+    "await_uploads", "reserve", "release", "free_bytes", "scratch_bytes",
     "gradient_floats", "block_labels", "for_label_blocks", "has_fused_softmax", "time_range",
 }  # fmt: skip
 

@@ -8,7 +8,6 @@ from distributed import Client, LocalCluster
 import daskxml
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
-from daskxml.worker.memory import candidate_budgets
 from harness.clusters import PROTOCOL
 from harness.cuda_on_host import build, needs_compiler
 
@@ -17,7 +16,7 @@ AS_GPUS = f"""
 import os, sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 import harness.cuda_on_host as cuda_on_host
-cuda_on_host.BUILT, cuda_on_host.HostDevice.cache_bytes = BUILT, 8192
+cuda_on_host.BUILT = BUILT
 from daskxml.core.hardware import Gpu
 from daskxml.kernels import registry
 from daskxml.cluster import worker_info
@@ -44,7 +43,7 @@ def client(tmp_path):
 
 @pytest.mark.slow
 @needs_compiler
-def test_workers_choose_their_budget_for_logits_and_the_history_tells(client):
+def test_workers_with_a_gpu_train_and_tell_what_they_need(client):
     part = generate(SyntheticSpec(rows=96, features=60, labels=LABELS, seed=4))[0]
     train = daskxml.Matrices(to_scipy(part.features), to_scipy(part.labels))
     values = {
@@ -53,12 +52,6 @@ def test_workers_choose_their_budget_for_logits_and_the_history_tells(client):
     }  # fmt: skip
     told = []
     run = daskxml.train(values, client=client, train=train, on_event=told.append)
-    events = [event for event in run.history[0]["events"] if event["kind"] == "logits"]
-    assert [event["worker"] for event in events] == ["0", "1"]
-    tried = candidate_budgets(4 * LABELS * BATCH_ROWS, 8192)
-    for event in events:
-        assert sorted(map(int, event["step_ms"])) == list(tried)
-        assert event["budget_bytes"] in tried
     plans = [event["text"] for event in told if event["kind"] == "memory"]
     assert all(text.startswith("each worker on cuda needs") for text in plans)
     assert 1 <= len(plans) <= 2

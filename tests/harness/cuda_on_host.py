@@ -123,7 +123,6 @@ class HostDevice:
     """
 
     has_fused_kernels = True
-    cache_bytes = 1 << 20  # the logits of most tests: one size to try
 
     def __init__(self, order=FORWARD, budget_bytes=0):
         self.order, self.queued, self.downloads = order, Counter(), 0  # what was queued, by name

@@ -104,12 +104,6 @@ class CupyDevice:
         self.gemm(few, few, few, 1.0, 0.0)  # cuBLAS allocates its workspace now
 
     @property
-    def cache_bytes(self) -> int:
-        runtime = self._runtime
-        device = runtime.getDevice()
-        return int(runtime.deviceGetAttribute(runtime.cudaDevAttrL2CacheSize, device))
-
-    @property
     def has_fused_kernels(self) -> bool:
         return self._is_hopper
 

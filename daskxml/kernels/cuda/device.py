@@ -54,10 +54,6 @@ class CudaDevice(Protocol):
         """
 
     @property
-    def cache_bytes(self) -> int:
-        """Size of the L2 cache."""
-
-    @property
     def has_fused_kernels(self) -> bool:
         """Whether the kernels of ``cuda_source(FUSED)`` run on it."""
 

@@ -37,10 +37,6 @@ class CudaKernels(CudaDense, CudaLabels, CudaTree):
 
     # -- memory -----------------------------------------------------------------------------------
 
-    @property
-    def cache_bytes(self) -> int:
-        return self._device.cache_bytes
-
     def free_bytes(self) -> int:
         return self._device.free_bytes()
 

@@ -21,7 +21,6 @@ from daskxml.observe.dashboard.page import (
 from daskxml.observe.dashboard.plugin import LINES
 from daskxml.observe.run_view import KEPT_WORKERS, POINTS, WORKERS
 from daskxml.session.history import memory_event
-from daskxml.worker.memory import LogitsBudget
 from harness.run_events import row, series_of, started, trained
 
 
@@ -35,11 +34,8 @@ def test_a_run_becomes_lines_of_text_and_series():
         trained(event_log, 3)
         event_log.event("worker", event="lost", worker="1")
         event = {"kind": "lost", "worker": "1", "after_s": 0.1, "rows_returned": 1234}
-        others = [
-            memory_event("0", 0.2, 16),
-            LogitsBudget(chosen_bytes=1, step_s={1: 0.5}).event("0"),
-        ]
-        event_log.event("megabatch", row=row(4, ["0"], events=[*others, event]))
+        events = [memory_event("0", 0.2, 16), event]
+        event_log.event("megabatch", row=row(4, ["0"], events=events))
         event_log.event("worker", event="joined", worker="1")
         event_log.event("warning", text="merge 5 is tried again: broken pipe")
         event_log.state("training", epoch=0.45)
