@@ -14,7 +14,6 @@ from daskxml.config.sections import (
     VECTORIZE,
     CheckpointSection,
     ClusterSection,
-    DashboardSection,
     EvaluationSection,
     GpuSection,
     PipelineSection,
@@ -68,7 +67,6 @@ class RunConfig:
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
     cluster: ClusterSection = field(default_factory=ClusterSection)
     gpu: GpuSection = field(default_factory=GpuSection)
-    dashboard: DashboardSection = field(default_factory=DashboardSection)
     stages_file: str = field(default="", compare=False)
 
     @property

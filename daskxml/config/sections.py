@@ -286,19 +286,6 @@ class ClusterSection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DashboardSection:
-    """``[dashboard]``: the run's page in Dask's dashboard.
-
-    Attributes
-    ----------
-    control
-        The page has a button that ends the run at the next merge, for whoever reaches the page.
-    """
-
-    control: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class PipelineSection:
     """``[pipeline]``: what is done with the rows of the files before training.
 

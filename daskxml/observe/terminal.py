@@ -27,7 +27,7 @@ from daskxml.observe.run_view import (
     computed_rows_per_s,
     rows_per_s,
 )
-from daskxml.observe.wording import duration, note, worker_label
+from daskxml.observe.wording import duration, event_lines, worker_label
 
 REFRESHES_PER_S = 4
 _NOTES = 3  # of the latest, shown under the table
@@ -69,14 +69,14 @@ class PlainProgress:
             case "megabatch":
                 return row_line(view.row)
             case "started" if view.dashboard:
-                return f"{note(event)}\ndashboard {view.dashboard}"
+                return "\n".join([*event_lines(event), f"dashboard {view.dashboard}"])
             # Every mega-batch passes through several states: those before the first are shown.
             case "status" if view.state not in self._shown_states and not view.row:
                 self._shown_states.add(view.state)
                 return view.state
-            case "ended" if event.get("reason") != "error":  # an error is raised, and shown then
-                return view.state
-        return note(event)
+            case "ended":
+                return view.state if event.get("reason") != "error" else ""  # which is raised
+        return "\n".join(event_lines(event))
 
 
 class LiveProgress:
@@ -102,8 +102,8 @@ class LiveProgress:
         """Apply the event; the next drawing shows it."""
         event = cleaned(event)
         self.view.apply(event)
-        if line := note(event):
-            self._notes.append(line)
+        if event.get("kind") not in ("megabatch", "ended"):  # which the table shows
+            self._notes.extend(event_lines(event))
 
     def render(self) -> Group:
         """Return what is drawn now."""

@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from daskxml.core.work_stats import DONE
-from daskxml.observe.run_view import LOST, Event, Row, RunView
-
-# Events that the terminal shows as a line.
-_NOTES = {
-    "started": (
-        "{rows:,} rows and {test_rows:,} {tested_on} rows, {features:,} features, "
-        "{labels:,} labels, {parameters:,} parameters"
-    ),
-    "worker": "worker {worker} {event}",
-    "memory": "{text}",
-    "compiling": "{text}",
-    "warning": "{text}",
-    "rewound": "going on after mega-batch {megabatch}",
-}
+from daskxml.observe.run_view import JOINED, LOST, Event, Row, RunView
 
 
 def duration(seconds: float) -> str:
@@ -64,20 +51,6 @@ def rounded(value: float, digits: int = 4) -> str:
     if isinstance(value, int) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return exact(float(f"{value:.{digits}g}"))
-
-
-def compact(value: int) -> str:
-    """Return a round number in few characters.
-
-    Examples
-    --------
-    >>> compact(500), compact(20_000), compact(1_000_000)
-    ('500', '20k', '1M')
-    """
-    for unit, letter in ((10**6, "M"), (10**3, "k")):
-        if value >= unit:
-            return f"{value / unit:g}{letter}"
-    return str(value)
 
 
 def worker_label(name: str, pool_threads: int) -> str:
@@ -125,24 +98,6 @@ def limit_label(view: RunView) -> str:
 # --------------------------------------------------------------------------------- events
 
 
-def note(event: Event) -> str:
-    """Return the line that the terminal shows for an event, or ``""``.
-
-    Examples
-    --------
-    >>> note({"kind": "worker", "event": "lost", "worker": "1"})
-    'worker 1 lost'
-    """
-    kind = event.get("kind", "")
-    if kind == "stages":
-        return "; ".join(map(stage_line, event["stages"]))
-    if kind not in _NOTES:
-        return ""
-    pools = [worker_label(name, threads) for name, threads in event.get("pools", {}).items()]
-    text = _NOTES[kind].format_map({"tested_on": "test", **event})
-    return text + (f"; pools: {', '.join(pools)}" if pools else "")
-
-
 def stage_line(stage: Mapping[str, Any]) -> str:
     """Return the line of a stage, from the fields of its record.
 
@@ -160,36 +115,44 @@ def stage_line(stage: Mapping[str, Any]) -> str:
     return f"{name}: {', '.join([size] * (stage['rows'] > 0) + [took])}"
 
 
-def event_lines(event: Event) -> Iterator[str]:
-    """Yield the lines that the dashboard shows for an event; mostly one or none.
+def event_lines(event: Event) -> list[str]:
+    """Return the lines that say what an event does, mostly one or none.
 
     Examples
     --------
-    >>> list(event_lines({"kind": "worker", "event": "lost", "worker": "1"}))
-    ['worker 1 was lost']
+    >>> event_lines({"kind": "worker", "event": "lost", "worker": "1"})
+    ['worker 1 lost']
     """
-    match event["kind"]:
+    match event.get("kind"):
         case "started":
-            workers = len(event["workers"])
-            yield f"training begins with {workers} worker{'s' * (workers != 1)}"
+            return [_sizes(event)]
         case "worker":
-            yield f"worker {event['worker']} {'was lost' if event['event'] == LOST else 'joined'}"
+            return [f"worker {event['worker']} {event['event']}"]
         case "megabatch":
-            number = event["row"]["megabatch"]
-            for found in event["row"]["events"]:
-                if found["kind"] == "late":
-                    yield f"worker {found['worker']} was late for mega-batch {number}"
-                if rows := found.get("rows_returned"):
-                    what = f"{rows:,} rows of worker {found['worker']}"
-                    yield f"{what} were leased again, in mega-batch {number}"
+            row = event["row"]
+            return [history_event(row, each) for each in row["events"] if not _is_told(each)]
         case "stages":
-            yield from map(stage_line, event["stages"])
+            return list(map(stage_line, event["stages"]))
         case "rewound":
-            yield f"the run continues after mega-batch {event['megabatch']}, from its checkpoint"
-        case "warning":
-            yield str(event["text"])
+            return [f"going on after mega-batch {event['megabatch']}"]
+        case "memory" | "compiling" | "warning":
+            return [event["text"]]
         case "ended":
-            yield ending(event)
+            return [ending(event)]
+    return []
+
+
+def _sizes(event: Event) -> str:
+    tests = f"{event['test_rows']:,} {event.get('tested_on', 'test')} rows"
+    sizes = [f"{event[name]:,} {name}" for name in ("features", "labels", "parameters")]
+    text = ", ".join([f"{event['rows']:,} rows and {tests}", *sizes])
+    pools = [worker_label(name, threads) for name, threads in event.get("pools", {}).items()]
+    return text + (f"; pools: {', '.join(pools)}" if pools else "")
+
+
+def _is_told(event: Event) -> bool:
+    """Whether an event of a row came before the row, and there is nothing to add."""
+    return event["kind"] in (LOST, JOINED) and not event.get("rows_returned")
 
 
 def ending(event: Event) -> str:
@@ -208,7 +171,7 @@ def ending(event: Event) -> str:
 
 
 def history_event(row: Row, event: Event) -> str:
-    """Return the line that a report shows for an event of a history's row.
+    """Return the line that says what an event of a history's row is.
 
     Examples
     --------

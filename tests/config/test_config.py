@@ -113,6 +113,7 @@ def test_values_of_a_file_reach_their_sections(tmp_path):
         ("strategy", "scale_every", "auto", "must be an integer; removed: give it as a number; ru"),
         ("strategy", "pieces", 3, "unknown key 'pieces'; removed: label trees are cut by the numb"),
         ("strategy", "name", "label-tree", "no such strategy; removed: label trees are tasks; ta"),
+        ("dashboard", "control", True, "is not a section; removed: a run is ended by `daskxml sto"),
         ("sampling", "shortlist", 9, "unknown key 'shortlist'; removed: negatives by chance are"),
         ("sampling", "model", "run", "unknown key 'model'; removed: negatives by chance are as go"),
         ("optimizer", "name", 3, "name = 3: must be a text"),

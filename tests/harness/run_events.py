@@ -48,7 +48,7 @@ def started(event_log: EventLog, workers: Iterable[str] = WORKERS, **more: Any) 
     """Add the event that training begins; ``more`` goes into it."""
     event_log.event(
         "started", run="ab12cd34", strategy="adaptive-sgd", rows=2000, test_rows=200, features=300,
-        labels=60, workers=[*workers], pools={}, **more,
+        labels=60, parameters=5000, workers=[*workers], pools={}, **more,
     )  # fmt: skip
 
 

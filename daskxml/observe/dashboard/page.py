@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import distributed
 import numpy as np
 from bokeh.document import Document
-from bokeh.models import Button, CustomJS, DataRange1d, Div
+from bokeh.models import CustomJS, DataRange1d, Div
 from jinja2 import Environment, FileSystemLoader
 
 from daskxml.observe.charts import Chart, learning_charts, memory_charts, sent_chart, worker_charts
@@ -37,7 +37,6 @@ MEGABATCHES, LONGEST_S = 30, 60.0  # of work that are shown
 SECTIONS = ("learning", "workers", "resources")  # of charts, and of numbers instead of charts
 CREDENTIALS = re.compile(r"(?<=://)[^/\s\"']+@")
 
-ASK_TO_STOP = 'if (window.confirm("End the run at the next merge?")) button.tags = ["stop"]'
 CONFIRM = "cb_obj.tags[1] ? window.location.reload() : confirmed.tags = [cb_obj.tags[0]]"
 
 
@@ -73,7 +72,6 @@ class Page:
             Div(name=name, stylesheets=[css], sizing_mode="stretch_width", margin=0)
             for name in ("headline", "legend", "events", "details", *SECTIONS)
         )
-        self.stop_button = self._stop_button()
         self.numbers = dict(zip(SECTIONS, numbers, strict=True))
         self.headline.text = headline_html(self.series, all_series.values(), self.series.now_s())
         self._open.add(self)
@@ -89,7 +87,7 @@ class Page:
         figures = [self.timeline.figure, *(chart.figure for chart in self.charts.values())]
         texts = (self.headline, self.legend, self.events, self.details, *self.numbers.values())
         with doc.models.freeze():  # else all models are counted again with every root
-            for root in (*figures, *texts, self.stop_button):
+            for root in (*figures, *texts):
                 doc.add_root(root)
         self.events.on_change("tags", self._on_confirm)
         confirm = CustomJS(args={"confirmed": self.events}, code=CONFIRM)
@@ -100,17 +98,6 @@ class Page:
         )
         doc.title = f"daskxml: {self.series.run}"
         doc.add_periodic_callback(self.update, PERIOD_MS)
-
-    def _stop_button(self) -> Button:
-        """Return the button that ends the run; where that is not allowed it is not shown."""
-        button = Button(label="Stop the run", name="stop", visible=False)
-        button.js_on_event("button_click", CustomJS(args={"button": button}, code=ASK_TO_STOP))
-        button.on_change("tags", lambda name, old, new: self._stop())
-        return button
-
-    def _stop(self) -> None:
-        if self.series.stop is not None and not self.series.view.is_over:
-            self.series.stop()
 
     def _on_confirm(self, name: str, old: Any, new: Sequence[Any]) -> None:
         is_first = self._confirmed < 0
@@ -142,7 +129,6 @@ class Page:
     def _send(self) -> None:
         series, now_s = self.series, self.series.now_s()
         self.headline.text = headline_html(series, self.all_series.values(), now_s)
-        self.stop_button.visible = series.stop is not None and not series.view.is_over
         others = [each for each in self.all_series.values() if each is not series][-OTHER_RUNS:]
         for other in others:
             other.update()

@@ -11,12 +11,11 @@ makes its own, and the list of pages that its templates show can be added to.
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,6 @@ logger = logging.getLogger(__name__)
 PAGE = "daskxml"
 POLL_MS = 2000  # between readings of events and of memory, whether or not a page is open
 KEPT = 20  # runs that are over
-STOPPED = "stop"  # the reason that a run has ended, as by ``daskxml stop``
 NO_BOKEH = (
     "the scheduler has no Bokeh, so there is no page to watch the run on: install "
     "'bokeh>=3.1' in its environment and start it again"
@@ -61,8 +59,6 @@ class RunSeries:
         Its events, released when it ends, and the work of its workers.
     out
         Its directory, as the workers see it; "" if it has none.
-    stop
-        Ends it at the next merge; None where its page may not.
 
     Attributes
     ----------
@@ -83,10 +79,8 @@ class RunSeries:
         log: EventLog,
         timeline: Timeline,
         out: str = "",
-        stop: Callable[[], None] | None = None,
     ) -> None:
-        self.run, self.config, self.timeline = run, config, timeline
-        self.out, self.stop = out, stop
+        self.run, self.config, self.timeline, self.out = run, config, timeline, out
         self.begun_s = time.time()
         self.view = RunView(limits=limits_of(config))
         self.course = Course(self.title, is_bounded=True)
@@ -180,11 +174,8 @@ class DashboardPlugin(SchedulerPlugin):
         """Keep a series of a run, and show it."""
         try:
             log, timeline = driver.event_log, driver.group.timeline
-            control = driver.config.dashboard.control
-            self.series[driver.run] = RunSeries(
-                driver.run, driver.config, log, timeline, driver.run_dir or "",
-                functools.partial(driver.stop, STOPPED) if control else None,
-            )  # fmt: skip
+            out = driver.run_dir or ""
+            self.series[driver.run] = RunSeries(driver.run, driver.config, log, timeline, out)
             self._drivers[driver.run] = driver
             self._polling.start()
             dask_pages = [page for page in self.scheduler.http_application.applications

@@ -31,7 +31,6 @@ POINTS = """
 """
 TEXT = "Bokeh.documents[0].get_model_by_name('NAME').text"
 # The button in the page, or null; and whether a root of the page takes any room.
-BUTTON = "document.querySelector('.bk-Button')?.shadowRoot.querySelector('button')"
 HEIGHT = """
 (name => Bokeh.index.find_one_by_id(Bokeh.documents[0].get_model_by_name(name).id)
   .el.getBoundingClientRect().height)("NAME")
@@ -78,7 +77,7 @@ def test_a_run_is_watched_that_loses_a_worker(
 
     victim = next(iter(client.run(os.getpid).values()))
     os.kill(victim, signal.SIGKILL)
-    wait_for_words(browser, "events", "was lost")
+    wait_for_words(browser, "events", " lost")
     wait_for_words(browser, "events", "joined")  # it is started again
 
     stall(browser, client, started)
@@ -88,7 +87,7 @@ def test_a_run_is_watched_that_loses_a_worker(
     started.end()
     wait_for_words(browser, "headline", "ended: enough")
     browser.open(started.url, width=800, dark=True)  # opened late: the whole story is there
-    wait_for_words(browser, "events", "was lost")
+    wait_for_words(browser, "events", " lost")
     assert points(browser, "loss_time") > 3
     browser.screenshot(tmp_path / "page.png")
     assert (tmp_path / "page.png").stat().st_size > 20_000
@@ -125,7 +124,7 @@ def test_a_page_follows_the_newest_run_unless_one_is_asked_for(
 
 
 @pytest.mark.slow
-def test_one_mega_batch_is_numbers_and_the_run_is_stopped_from_the_page(
+def test_one_mega_batch_is_numbers_and_three_are_charts(
     browser: Browser, start: Callable[..., Started]
 ) -> None:
     evil = "<img src=x onerror='window.hacked=1'>"
@@ -137,15 +136,9 @@ def test_one_mega_batch_is_numbers_and_the_run_is_stopped_from_the_page(
     for name in ("metric_time", "loss_time", "batch_rows", "device_mib"):
         assert browser.evaluate(HEIGHT.replace("NAME", name)) == 0, name
     assert browser.evaluate("typeof window.hacked") == "undefined"
-    assert browser.evaluate(f"{BUTTON}?.offsetParent == null")
 
-    two = start(dashboard={"control": True})
+    two = start()
     two.go_on(3)
     for name in ("metric_time", "loss_time", "timeline"):
         assert browser.wait_for(INK.replace("NAME", name), within_s=60) > 500, name
-    browser.evaluate("window.confirm = () => true")
-    browser.wait_for(f"{BUTTON}.offsetParent != null")
-    browser.evaluate(f"{BUTTON}.click()")
-    wait_for_words(browser, "headline", "ended: stop")
-    browser.wait_for(f"{BUTTON}?.offsetParent == null")
     assert browser.problems == []

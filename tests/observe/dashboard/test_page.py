@@ -57,7 +57,6 @@ def test_what_changes_is_drawn_and_zoomed_together_and_what_does_not_is_a_number
     assert charts(page) == learning  # the made-up workers always do the same
     assert page.numbers["learning"].text.strip() == ""
     assert "Batch size" in page.numbers["workers"].text
-    assert not page.stop_button.visible
 
     found = {name: chart.figure.x_range for name, chart in page.charts.items()}
     assert found["metric_megabatches"] is found["loss_megabatches"]
@@ -80,32 +79,6 @@ def test_workers_that_change_are_drawn():
         log.event("megabatch", row=row(4, ["0"]) | {"workers": {"0": row(4)["workers"]["1"]}})
 
     assert "batch_rows" in charts(shown(series_of(add_events)))
-
-
-def test_a_run_is_stopped_from_the_page_only_where_that_is_allowed():
-    stopped, series = [], after(2)
-    series.stop = lambda: stopped.append(series.run)
-    page = shown(series)
-    assert page.stop_button.visible
-    assert stopped == []
-    page.stop_button.tags = ["stop"]
-    assert stopped == [series.run]
-    series.stop = None
-    page.stop_button.tags = ["again"]  # as a browser may pretend
-    assert stopped == [series.run]
-
-
-def test_a_run_that_is_over_is_not_stopped():
-    def add_events(log):
-        trained(log, 2)
-        log.end_well("epochs")
-
-    stopped, series = [], series_of(add_events)
-    series.stop = lambda: stopped.append(series.run)
-    page = shown(series)
-    page.stop_button.tags = ["stop"]
-    assert not page.stop_button.visible
-    assert stopped == []
 
 
 def test_files_stages_and_settings():

@@ -42,9 +42,10 @@ def test_a_run_becomes_lines_of_text_and_series():
 
     series = series_of(add_events)
     assert texts(series) == [
-        "training begins with 2 workers",
-        "worker 1 was lost",
-        "1,234 rows of worker 1 were leased again, in mega-batch 4",
+        "2,000 rows and 200 test rows, 300 features, 60 labels, 5,000 parameters",
+        "worker 1 lost",
+        "mega-batch 4, after 0.2 s: worker 0 memory, batch_rows 16",
+        "mega-batch 4, after 0.1 s: worker 1 lost, 1,234 rows given to others",
         "worker 1 joined",
         "merge 5 is tried again: broken pipe",
     ]
