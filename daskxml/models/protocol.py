@@ -189,18 +189,18 @@ class ModelKind(Protocol[AnySpec]):
         """
         raise ModelError(f"{self.title} take no new labels: train a model of all labels")
 
-    def explain(
-        self, spec: AnySpec, arrays: Arrays, row: Csr, label: int, *, probability: bool = False
-    ) -> Array:
+    def explain(self, spec: AnySpec, arrays: Arrays, row: Csr, label: int) -> Array:
         """Return what each feature of a scaled row adds to a label's score.
 
-        ``(nonzeros,)`` float64. With ``probability`` the score is the label's probability, also
-        where it is a logit otherwise.
+        ``(nonzeros,)`` float64.
+
+        Raises
+        ------
+        ConfigError
+            If models of this kind are not explained.
         """
 
-    def strengths(
-        self, spec: AnySpec, arrays: Arrays, label: int, *, probability: bool = False
-    ) -> Array:
+    def strengths(self, spec: AnySpec, arrays: Arrays, label: int) -> Array:
         """Return what each feature, with the value 1, adds to a label's score in an empty row.
 
         ``(features,)`` float64.

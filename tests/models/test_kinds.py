@@ -57,10 +57,10 @@ class Popular(ModelKind[PopularSpec]):
     def smaller(self, spec, arrays, bits, drop):
         return spec, {"shares": np.where(arrays["shares"] > drop, arrays["shares"], 0)}
 
-    def explain(self, spec, arrays, row, label, *, probability=False):
+    def explain(self, spec, arrays, row, label):
         return np.zeros(row.nonzeros)
 
-    def strengths(self, spec, arrays, label, *, probability=False):
+    def strengths(self, spec, arrays, label):
         return np.zeros(spec.features)
 
 

@@ -128,21 +128,25 @@ class Mix(ModelKind[MixtureSpec]):
         parts = tuple(part for part, _ in made)
         return replace(spec, parts=parts), joined_arrays([own for _, own in made])
 
-    def explain(
-        self, spec: MixtureSpec, arrays: Arrays, row: Csr, label: int, *, probability: bool = False
-    ) -> Array:
+    def explain(self, spec: MixtureSpec, arrays: Arrays, row: Csr, label: int) -> Array:
         """Add up what features add to the parts' probabilities."""
-        parts = self._parts(spec, arrays)
-        added = [kind.explain(part, own, row, label, probability=True) for kind, part, own in parts]
-        return _weighted(spec, added)
+        parts = self._trees(spec, arrays)
+        return _weighted(spec, [kind.explain(part, own, row, label) for kind, part, own in parts])
 
-    def strengths(
-        self, spec: MixtureSpec, arrays: Arrays, label: int, *, probability: bool = False
-    ) -> Array:
+    def strengths(self, spec: MixtureSpec, arrays: Arrays, label: int) -> Array:
         """Add up what features alone add to the parts' probabilities."""
+        parts = self._trees(spec, arrays)
+        return _weighted(spec, [kind.strengths(part, own, label) for kind, part, own in parts])
+
+    def _trees(self, spec: MixtureSpec, arrays: Arrays) -> list[Part]:
+        """Return the parts, which must have contributions to probabilities."""
         parts = self._parts(spec, arrays)
-        added = [kind.strengths(part, own, label, probability=True) for kind, part, own in parts]
-        return _weighted(spec, added)
+        if any(kind.scores_all for kind, _, _ in parts):
+            raise ConfigError(
+                "a mixture with a network is not explained as a whole: explain its parts, the runs "
+                "that it was made of"
+            )
+        return parts
 
 
 def _weighted(spec: MixtureSpec, added: list[Array]) -> Array:

@@ -76,21 +76,17 @@ class Network(TrainedKind[ModelSpec]):
                 small[name] = quantise(small[name], bits)
         return spec, small
 
-    def explain(
-        self, spec: ModelSpec, arrays: Arrays, row: Csr, label: int, *, probability: bool = False
-    ) -> Array:
-        """Return values times derivatives of the logit, or integrated ones of the probability."""
-        from daskxml.models.network.explanation import Explained  # which loads SciPy's functions
+    def explain(self, spec: ModelSpec, arrays: Arrays, row: Csr, label: int) -> Array:
+        """Return values times derivatives of the logit."""
+        from daskxml.models.network.explanation import contributions  # loads SciPy's functions
 
-        return Explained(spec, arrays).added(row, label, probability=probability)
+        return contributions(spec, arrays, row, label)
 
-    def strengths(
-        self, spec: ModelSpec, arrays: Arrays, label: int, *, probability: bool = False
-    ) -> Array:
-        """Return what each feature alone adds to the logit or the probability."""
-        from daskxml.models.network.explanation import Explained
+    def strengths(self, spec: ModelSpec, arrays: Arrays, label: int) -> Array:
+        """Return what each feature alone adds to the logit."""
+        from daskxml.models.network.explanation import strengths
 
-        return Explained(spec, arrays).strengths(label, probability=probability)
+        return strengths(spec, arrays, label)
 
     def work(self, row: Mapping[str, Any]) -> str:
         """Return rows and epochs."""

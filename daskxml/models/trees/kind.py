@@ -72,9 +72,7 @@ class Trees(TrainedKind[TreeSpec]):
         given = {"part": part, "counts": counts, "kernels": kernels}
         return wider, named_trees([extend_tree(wider, *each, **given) for each in enumerate(trees)])
 
-    def explain(
-        self, spec: TreeSpec, arrays: Arrays, row: Csr, label: int, *, probability: bool = False
-    ) -> Array:
+    def explain(self, spec: TreeSpec, arrays: Arrays, row: Csr, label: int) -> Array:
         """Return exact integrated gradients of the probability; see the head of this module.
 
         They add up to it, less that of an empty row, whether or not a beam holds the label.
@@ -89,9 +87,7 @@ class Trees(TrainedKind[TreeSpec]):
             trees.append(path_contributions(path, row.indices, values)[0])
         return np.asarray(np.mean(trees, axis=0))
 
-    def strengths(
-        self, spec: TreeSpec, arrays: Arrays, label: int, *, probability: bool = False
-    ) -> Array:
+    def strengths(self, spec: TreeSpec, arrays: Arrays, label: int) -> Array:
         """Return what each feature alone adds to the probability."""
         from daskxml.models.trees.forest import split_trees
 
