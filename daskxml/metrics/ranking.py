@@ -29,13 +29,12 @@ import numpy.typing as npt
 from daskxml.core.arrays import Csr
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.core.jit import njit
-from daskxml.metrics.sums import FREQUENCY_EDGES, UNIT_BITS, MetricSums, check_cut_offs
+from daskxml.metrics.sums import UNIT_BITS, MetricSums, check_cut_offs
 
 _UNIT = float(1 << UNIT_BITS)
 _LOW_BITS = 32  # totals are kept in two int64 parts: 2**31 rows cannot overflow them
 _LOW_MASK = (1 << _LOW_BITS) - 1
 _LARGEST_VALUE = float(1 << 22)  # of a row, so that it fits an int64 in units of 2**-40
-_BY_GROUP = ("ranked_by", "hits_by", "true_by")
 _FIELDS = ("ndcg", "recall", "attained", "attained_dcg", "attainable", "attainable_dcg")
 
 
@@ -44,7 +43,6 @@ def metric_sums(
     labels: Csr,
     inverse_propensity: npt.NDArray[np.float64],
     ks: Sequence[int] = (1, 3, 5),
-    groups: npt.NDArray[np.int8] | None = None,
 ) -> MetricSums:
     """Sum the metrics at each of ``ks`` over the rows of one block of predictions.
 
@@ -59,8 +57,6 @@ def metric_sums(
         ``(labels,)`` float64, as returned by ``propensities``.
     ks
         The cut-offs.
-    groups
-        ``(labels,)``, as returned by ``frequency_groups``; None counts nothing by frequency.
 
     Raises
     ------
@@ -86,22 +82,17 @@ def metric_sums(
     ideal = np.concatenate(([0.0], np.cumsum(discounts)))
     hits = np.zeros(len(ks), dtype=np.int64)
     parts = np.zeros((2, len(_FIELDS), len(ks)), dtype=np.int64)
-    by_group = np.zeros((len(_BY_GROUP), len(FREQUENCY_EDGES) + 1), dtype=np.int64)
     without = _accumulate(
         np.ascontiguousarray(ids), labels.indptr, labels.indices,
         np.ascontiguousarray(inverse_propensity, dtype=np.float64),
         np.array(ks), discounts, ideal, hits, parts,
     )  # fmt: skip
-    if groups is not None:
-        _count_groups(np.ascontiguousarray(ids[:, : ks[-1]]), labels.indptr, labels.indices,
-                      groups, by_group)  # fmt: skip
     return MetricSums(
         ks=ks,
         rows=labels.rows,
         rows_without_labels=int(without),
         hits=tuple(hits.tolist()),
         **dict(zip(_FIELDS, _joined(parts), strict=True)),
-        **dict(zip(_BY_GROUP, map(tuple, by_group.tolist()), strict=True)),
     )
 
 
@@ -180,19 +171,6 @@ def _evaluate_row(ids, truth, inverse, best, ks, discounts, ideal, hits, values)
 
 
 @njit(nogil=True)
-def _count_groups(ids, indptr, indices, groups, by_group):  # type: ignore[no-untyped-def]
-    """Add ranked labels, hits and true labels to ``by_group`` (3, groups) in place."""
-    for row in range(ids.shape[0]):
-        truth = indices[indptr[row] : indptr[row + 1]]
-        for label in truth:
-            by_group[2, groups[label]] += 1
-        for label in ids[row]:
-            if label >= 0:
-                by_group[0, groups[label]] += 1
-                by_group[1, groups[label]] += _contains(truth, label)
-
-
-@njit(nogil=True)
 def _rank_attainable(truth, inverse, best):  # type: ignore[no-untyped-def]
     """Write the largest inverse propensities of the true labels to ``best``, descending, then 0."""
     best[:] = 0.0
@@ -260,16 +238,3 @@ def propensities(
             raise ConfigError(f"{name} = {value}: must be a positive number, at most {most}")
     scale = max(math.log(max(rows, 1)) - 1, 0.0) * (b + 1) ** a
     return 1.0 + scale * (np.asarray(label_counts, dtype=np.float64) + b) ** -a
-
-
-def frequency_groups(label_counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
-    """Return the group of each label, ``(labels,)``, by its number of training rows.
-
-    Group 0 has the labels of no row, group i those from ``FREQUENCY_EDGES[i - 1]`` on.
-
-    Examples
-    --------
-    >>> frequency_groups(np.array([0, 1, 2, 4, 5, 1_000_000])).tolist()
-    [0, 1, 2, 2, 3, 19]
-    """
-    return np.searchsorted(FREQUENCY_EDGES, label_counts, side="right").astype(np.int8)

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 from daskxml.core.errors import ConfigError
 
 UNIT_BITS = 40
-# Of training rows with a label: those of one group have at least the one, and less than the next.
-FREQUENCY_EDGES = (1, *(digit * 10**power for power in range(6) for digit in (2, 5, 10)))
 _LOSS_UNITS = 1 << 20  # of a loss of 1
 Totals = tuple[int, ...]
 
@@ -41,9 +38,6 @@ class MetricSums:
         Propensity-weighted hits, plain and discounted (the latter over the row's ideal DCG).
     attainable, attainable_dcg
         The most that a prediction could have attained.
-    ranked_by, hits_by, true_by
-        Labels among the first ``ks[-1]`` predictions, those of them that are true, and true labels,
-        by the frequency of the label: below the first of `FREQUENCY_EDGES`, from there on, ...
 
     Examples
     --------
@@ -62,9 +56,6 @@ class MetricSums:
     attained_dcg: Totals
     attainable: Totals
     attainable_dcg: Totals
-    ranked_by: Totals
-    hits_by: Totals
-    true_by: Totals
 
     @classmethod
     def zero(cls, ks: Sequence[int]) -> MetricSums:
@@ -76,10 +67,8 @@ class MetricSums:
             If ``ks`` is not a list of different numbers, each at least 1.
         """
         ks = check_cut_offs(ks)
-        none = (0,) * len(ks)
-        totals = {field.name: none for field in fields(cls)[3:-3]}
-        by = {field.name: (0,) * (len(FREQUENCY_EDGES) + 1) for field in fields(cls)[-3:]}
-        return cls(ks=ks, rows=0, rows_without_labels=0, **totals, **by)
+        totals = {field.name: (0,) * len(ks) for field in fields(cls)[3:]}
+        return cls(ks=ks, rows=0, rows_without_labels=0, **totals)
 
     def __add__(self, other: MetricSums) -> MetricSums:
         """Add the sums of other rows, which must have the same cut-offs."""
@@ -118,24 +107,6 @@ class MetricSums:
             for k, value in zip(self.ks, values, strict=True)
         }
         return metrics | {"rows": self.rows, "rows_without_labels": self.rows_without_labels}
-
-    def by_frequency(self) -> dict[str, Any]:
-        """Return ``k`` and lists of counts by frequency; empty where frequencies are not known.
-
-        A group of labels is in the same place of each list, unless it has no such labels;
-        ``least`` is the fewest training rows that they have.
-
-        Examples
-        --------
-        >>> MetricSums.zero((1,)).by_frequency()
-        {}
-        """
-        counts = zip((0, *FREQUENCY_EDGES), self.ranked_by, self.hits_by, self.true_by, strict=True)
-        found = [group for group in counts if any(group[1:])]
-        if not found:
-            return {}
-        least, ranked, hits, true = map(list, zip(*found, strict=True))
-        return {"k": self.ks[-1], "least": least, "ranked": ranked, "hits": hits, "true": true}
 
 
 @dataclass(frozen=True, kw_only=True)

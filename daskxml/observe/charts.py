@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from daskxml.observe.run_view import OF_WORKERS, Course, Point, by_frequency, phases
-from daskxml.observe.wording import compact, rounded
+from daskxml.observe.run_view import OF_WORKERS, Course, Point, phases
+from daskxml.observe.wording import rounded
 
 if TYPE_CHECKING:
     from daskxml.observe.report import StoredRun
@@ -96,8 +96,6 @@ class Chart:
         The vertical axis begins at 0.
     mark_meaning
         What marked points are.
-    x_names
-        Names of x = 0, 1, 2, ..., which are shown in their place; or empty.
     """
 
     name: str
@@ -112,7 +110,6 @@ class Chart:
     target_name: str = "target"
     from_zero: bool = False
     mark_meaning: str = ""
-    x_names: tuple[str, ...] = ()
 
     @property
     def heading(self) -> str:
@@ -141,7 +138,7 @@ class Chart:
         >>> [Chart(name="c", title="", x_label="", series=tuple(lines[:n])).numbers for n in (1, 2)]
         ['64', '64 (a), 32 (b)']
         """
-        has_more = self.bars or self.x_names or self.target is not None
+        has_more = self.bars or self.target is not None
         if has_more or any(line.band for line in self.series):
             return None
         values = [(line.finite[:, 1], line.name) for line in self.series if len(line.finite)]
@@ -463,7 +460,7 @@ def comparison(runs: Sequence[StoredRun], metric: str, level: float | None) -> l
     """Return the charts that show all runs over each other; ``level`` of the metric is marked."""
     courses = [run.course for run in runs]
     learning = learning_charts(courses, [metric], level)
-    return [*learning, phases_chart(runs), busy_chart(courses), *frequency_charts(runs)]
+    return [*learning, phases_chart(runs), busy_chart(courses)]
 
 
 def phases_chart(runs: Sequence[StoredRun]) -> Chart:
@@ -474,37 +471,6 @@ def phases_chart(runs: Sequence[StoredRun]) -> Chart:
         x_label="seconds; computing and waiting are the mean worker's",
         bars={run.name: phases(run.history) for run in runs if run.history},
     )
-
-
-def frequency_charts(runs: Sequence[StoredRun]) -> list[Chart]:
-    """Return how good the ranking is for rare and for frequent labels."""
-    groups = {run.name: by_frequency(run.history) for run in runs}
-    found = [group for of_run in groups.values() for group in of_run]
-    leasts = sorted({group["least_training_rows"] for group in found})
-    ks = " or ".join(str(k) for k in sorted({group["k"] for group in found}))
-    return [
-        Chart(
-            name=f"frequency_{key}",
-            title=f"{title} by label frequency",
-            x_label="training rows of the label: at least",
-            y_label=f"{of_what}, at the first {ks}",
-            series=tuple(
-                Series(name=name, points=np.array([
-                    (leasts.index(group["least_training_rows"]), group[key])
-                    for group in of_run
-                    if group[key] is not None
-                ]))
-                for name, of_run in groups.items()
-            ),
-            from_zero=True,
-            x_names=tuple(map(compact, leasts)),
-        )
-        for key, title, of_what in (
-            ("precision", "P", "share of the ranked labels that are true"),
-            ("recall", "Recall", "share of the true labels that are ranked"),
-        )
-        if found
-    ]  # fmt: skip
 
 
 def worker_time_chart(run: StoredRun) -> Chart:

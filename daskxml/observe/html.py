@@ -127,7 +127,6 @@ class _Frame:
     top: float
     x_range: tuple[float, float]
     y_ticks: Sequence[float]
-    x_names: tuple[str, ...] = ()
 
     @property
     def bottom(self) -> float:
@@ -142,11 +141,11 @@ class _Frame:
         return self.bottom - (value - low) / (high - low) * PLOT_HEIGHT
 
     def x_ticks(self) -> Iterator[float]:
-        (left, right), named = self.x_range, range(len(self.x_names))
-        return (x for x in named or ticks(left, right, 6) if left <= x <= right)
+        left, right = self.x_range
+        return (x for x in ticks(left, right, 6) if left <= x <= right)
 
     def x_name(self, value: float) -> str:
-        return self.x_names[int(value)] if self.x_names else exact(round(value, 3))
+        return exact(round(value, 3))
 
     def path(self, points: Iterable[Sequence[float]]) -> str:
         return "L".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)
@@ -162,7 +161,6 @@ def _frame(chart: Chart) -> _Frame:
         top=24.0 if chart.y_label else 10.0,
         x_range=(left, right),
         y_ticks=ticks(low, high),
-        x_names=chart.x_names,
     )
 
 

@@ -24,7 +24,6 @@ from daskxml.observe.run_view import (
     Course,
     Row,
     best_value,
-    by_frequency,
     elapsed,
     last_metrics,
     phases,
@@ -331,7 +330,6 @@ class Comparison:
             "summary.csv": self.summary(),
             "history.csv": history_rows(self.runs, self.metrics),
             "workers.csv": worker_rows(self.runs),
-            "frequency.csv": frequency_rows(self.runs),
         }
         for name, rows in tables.items():
             write_csv(folder / name, rows, header=("run", "megabatch"))
@@ -361,7 +359,6 @@ class Comparison:
             level=self.level,
             summary=self.summary(),
             metrics={name: [run.metrics.get(name) for run in runs] for name in names},
-            frequencies=frequency_rows(runs),
             differences=differences(runs) if len(runs) > 1 else {},
             most_events=_MOST_EVENTS,
         )
@@ -432,11 +429,6 @@ def differences(runs: Sequence[StoredRun]) -> dict[str, list[Any]]:
         for key, found in values.items()
         if key not in _UNIQUE and any(value != found[0] for value in found)
     }
-
-
-def frequency_rows(runs: Sequence[StoredRun]) -> list[Cells]:
-    """Return a row for every group of labels of similar frequency in each run's last evaluation."""
-    return [{"run": run.name, **group} for run in runs for group in by_frequency(run.history)]
 
 
 def history_rows(runs: Sequence[StoredRun], metrics: Sequence[str]) -> list[Cells]:

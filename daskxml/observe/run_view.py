@@ -274,33 +274,6 @@ def by_rank(metrics: Mapping[str, float]) -> tuple[list[int], dict[str, dict[int
 # --------------------------------------------------------------------- a whole history
 
 
-def by_frequency(history: History) -> list[dict[str, Any]]:
-    """Return the groups of labels of similar frequency, as the last evaluation has ranked them.
-
-    ``least_training_rows`` is what each label has at least; of the ``k`` labels ranked in each row
-    ``ranked`` are of the group, and ``hits`` of these are true; ``true`` are its true labels.
-    ``precision`` and ``recall`` are shares of hits, None where there is nothing to share.
-
-    Examples
-    --------
-    >>> last = {"k": 5, "least": [1, 2], "ranked": [8, 2], "hits": [2, 1], "true": [4, 2]}
-    >>> groups = by_frequency([{"by_frequency": last}])
-    >>> [(group["least_training_rows"], group["precision"], group["recall"]) for group in groups]
-    [(1, 0.25, 0.5), (2, 0.5, 0.5)]
-    """
-    found = next((row["by_frequency"] for row in reversed(history) if "by_frequency" in row), None)
-    if found is None:
-        return []
-    groups = zip(*(found[name] for name in ("least", "ranked", "hits", "true")), strict=True)
-    return [
-        {
-            "least_training_rows": least, "k": found["k"], "ranked": ranked, "hits": hits,
-            "true": true, "precision": _ratio(hits, ranked), "recall": _ratio(hits, true),
-        }
-        for least, ranked, hits, true in groups
-    ]  # fmt: skip
-
-
 def elapsed(history: History) -> list[float]:
     """Return the seconds of training and merging until the end of every mega-batch.
 

@@ -46,25 +46,12 @@ def check_row(row: Any, *, complete: bool = True) -> None:
         raise ValueError(f"megabatch = {row['megabatch']}")
     for name, value in row.get("metrics", {}).items():
         _check_kinds({name: value}, {name: float}, complete)
-    _check_frequencies(row.get("by_frequency"))
     for event in row.get("events", []):
         _check_kinds(event, {"kind": str}, complete)
     for name, worker in row.get("workers", {}).items():
         with _located(f"worker {name}"):
             _check_kinds(worker, _WORKER, complete)
             _check_leases(worker.get("leases", []), row.get("epoch", 0.0))
-
-
-def _check_frequencies(counts: Any) -> None:
-    """Refuse lists of counts by frequency that are no counts, or of different lengths."""
-    if counts is None:
-        return
-    lists = dict.fromkeys(("least", "ranked", "hits", "true"), list)
-    _check_kinds(counts, {"k": int, **lists}, complete=True)
-    for name in lists:
-        are_counts = all(_is_kind(count, int) for count in counts[name])
-        if len(counts[name]) != len(counts["least"]) or not are_counts:
-            raise ValueError(f"by_frequency has {name} = {counts[name]!r:.60}")
 
 
 @contextlib.contextmanager

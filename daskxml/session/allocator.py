@@ -211,8 +211,6 @@ class EvaluationRound:
     def result(self, now_s: float) -> dict[str, Any]:
         """Return the history's values of an evaluation that is done."""
         found: dict[str, Any] = {"metrics": self.sums.result() if self.sums.rows else {}}
-        if by_frequency := self.sums.by_frequency():
-            found |= {"by_frequency": by_frequency}
         if self.loss.rows:
             found |= {"training_loss": self.loss.mean}
         return found | {"eval_s": now_s - self.begun_s}

@@ -14,9 +14,6 @@ key                                 meaning
 ``loss``                            mean loss of its rows, each by the replica of its time
 ``metrics``, ``training_loss``      of the merged model, where measured: on the test rows, on all
                                     training rows
-``by_frequency``                    of labels of similar frequency, in lists: the ``least`` of their
-                                    training rows, how many are ``ranked`` among the first ``k`` of
-                                    the test rows, ``hits`` of these, and ``true`` ones
 ``workers``                         every worker whose replica was merged; see below
 ``perturbed``                       whether the merging weights were perturbed
 ``regularized``                     whether the norms were small enough for that, where a strategy

@@ -272,8 +272,6 @@ class TreeRun:
         sums = sum((block.value for block in blocks), MetricSums.zero(self._settings.ks))
         metrics = row["metrics"] = sums.result() if sums.rows else {}
         row["eval_s"] = self._pool.now_s - begun_s
-        if by_frequency := sums.by_frequency():
-            row["by_frequency"] = by_frequency
         if metrics and self.rules.is_target_met(metrics):
             self.stop("target")
         if self.rules.is_patience_over([*self.history, row]):

@@ -27,7 +27,7 @@ def evaluate(
             segment = Segment(part, kernels.to_device(np.arange(first, last)))
             ids, _ = replica.top_k([segment], ks[-1])
             truth = slice_csr(labels, first, last)
-            sums += metric_sums(ids, truth, worker.inverse_propensity, ks, worker.frequency_groups)
+            sums += metric_sums(ids, truth, worker.inverse_propensity, ks)
     return sums
 
 

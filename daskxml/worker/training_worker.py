@@ -29,7 +29,7 @@ from daskxml.core.work_stats import WorkStats
 from daskxml.data.side_files import label_weights
 from daskxml.kernels import get_kernels
 from daskxml.kernels.cpu.thread_team import ONE_THREAD
-from daskxml.metrics import frequency_groups, propensities
+from daskxml.metrics import propensities
 from daskxml.models.network.spec import Layout, initial_parameters
 from daskxml.optim import GradientBuffer, Optimizer
 from daskxml.worker.batch_runner import (
@@ -65,8 +65,8 @@ class TrainingWorker:
         Number of merges that the global model includes.
     label_counts
         ``(labels,)`` int64: training rows with each label.
-    inverse_propensity, frequency_groups
-        ``(labels,)``: by which metrics weigh labels, and how frequent each is.
+    inverse_propensity
+        ``(labels,)``: by which metrics weigh labels.
     current, previous, scratch
         ``(size,)`` float32: the global model, the one before it, and room for the next one.
         With an outer optimizer ``previous`` is its memory.
@@ -87,7 +87,6 @@ class TrainingWorker:
         self.generation = self.best = 0
         self.label_counts: Array = np.zeros(settings.data.spec.labels, dtype=np.int64)
         self.inverse_propensity: Array = np.ones(settings.data.spec.labels)
-        self.frequency_groups: Array | None = None
         self.layout = Layout(settings.data.network)
         self._owns_shared = shared is None and shares_model and slot.is_on_model_host
         self.shared = SharedModel.create(self.layout.size) if self._owns_shared else shared
@@ -115,7 +114,6 @@ class TrainingWorker:
         """Set the counts of each label in the training rows, ``(labels,)`` int64."""
         self.label_counts, config = label_counts, self.settings.config
         base, a, b = config.data.label_base, config.data.propensity_a, config.data.propensity_b
-        self.frequency_groups = frequency_groups(label_counts)
         found = propensities(label_counts, self.settings.data.rows, a, b)
         weights = label_weights(config.training.class_weight, label_counts, found, base)
         self.inverse_propensity = found

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from daskxml.core.arrays import Csr
 from daskxml.core.errors import ConfigError, InputError
-from daskxml.metrics import MetricSums, frequency_groups, metric_sums, propensities
+from daskxml.metrics import MetricSums, metric_sums, propensities
 from harness.naive_metrics import naive_metrics, top_k_dense
 
 
@@ -181,30 +181,3 @@ def test_napkinxc_finds_the_same() -> None:
     for name, values in theirs.items():
         ours = [result[f"{name}@{at}"] for at in range(1, k + 1)]
         np.testing.assert_allclose(ours, values, atol=1e-11, err_msg=name)
-
-
-def test_labels_are_counted_by_their_frequency() -> None:
-    groups = frequency_groups(np.array([30, 1, 0, 49]))
-    found = metric_sums(IDS, TRUTH, WEIGHTS, (1, 3), groups).by_frequency()
-    assert found == {
-        "k": 3, "least": [0, 1, 20], "ranked": [2, 3, 4], "hits": [0, 1, 2], "true": [0, 1, 2],
-    }  # fmt: skip
-    assert metric_sums(IDS, TRUTH, WEIGHTS, (1, 3)).by_frequency() == {}
-
-
-def test_counts_by_frequency_are_all_hits_and_all_true_labels_whatever_the_split() -> None:
-    rng = np.random.default_rng(3)
-    counts, k = rng.integers(0, 2000, 50), 4
-    truth = labels_of([sorted(rng.choice(50, rng.integers(0, 6), False)) for _ in range(40)], 50)
-    ids = np.array([rng.choice(50, k, False) for _ in range(40)], dtype=np.int32)
-    ids[rng.random(ids.shape) < 0.1] = -1
-    case = (propensities(counts, 3000), (1, k), frequency_groups(counts))
-    whole = metric_sums(ids, truth, *case)
-    found = whole.by_frequency()
-    assert sum(found["hits"]) == whole.hits[-1]
-    assert sum(found["true"]) == truth.nonzeros
-    assert sum(found["ranked"]) == (ids >= 0).sum()
-    parts = [
-        metric_sums(ids[part], take(truth, part), *case) for part in np.split(np.arange(40), 4)
-    ]
-    assert sum(parts, MetricSums.zero((1, k))) == whole

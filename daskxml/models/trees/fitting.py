@@ -25,7 +25,7 @@ from daskxml.data.rows import slice_csr
 from daskxml.data.side_files import label_weights
 from daskxml.kernels import Kernels, get_kernels
 from daskxml.kernels.operands import FittedBlock
-from daskxml.metrics import MetricSums, frequency_groups, metric_sums, propensities
+from daskxml.metrics import MetricSums, metric_sums, propensities
 from daskxml.models.trees.clustering import order_of_tree
 from daskxml.models.trees.forest import Forest, assemble_tree, named_trees, tree_problem
 from daskxml.models.trees.nodes import (
@@ -175,15 +175,14 @@ class TreeFitter:
                 forest.add(tree)
             there = self._tests.setdefault(shard, kernels.to_device(part))
         sums, inverse = MetricSums.zero(settings.ks), self._inverse_propensity(counts)
-        groups, k = frequency_groups(counts), settings.ks[-1]
         batch_rows = settings.config.evaluation.batch_rows
         with self._turn():
             for at in range(start, stop, batch_rows):
                 end = min(at + batch_rows, stop)
                 segment = Segment(there, kernels.to_device(np.arange(at, end)))
-                ids, _ = forest.top_k([segment], k, len(trees))
+                ids, _ = forest.top_k([segment], settings.ks[-1], len(trees))
                 truth = slice_csr(part.labels, at, end)
-                sums += metric_sums(ids, truth, inverse, settings.ks, groups)
+                sums += metric_sums(ids, truth, inverse, settings.ks)
         return sums
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from daskxml.observe import charts as figures
 from daskxml.observe.report import StoredRun, read_runs
-from daskxml.observe.run_view import by_frequency, phases
+from daskxml.observe.run_view import phases
 
 
 @pytest.fixture
@@ -64,28 +64,6 @@ def test_phases_are_all_of_the_time(runs):
             sum(row["train_s"] for row in run.history)
         )
         assert all(seconds > 0 for name, seconds in found.items() if name != "other")
-
-
-def test_head_and_tail_labels_add_up_to_the_metrics(runs, data):
-    true_labels = sum(
-        len(line.split()[0].split(","))
-        for line in data["test"].read_text().splitlines()[1:]
-        if ":" not in line.split()[0]
-    )
-    for run in runs:
-        groups, metrics = by_frequency(run.history), run.metrics
-        assert sum(group["true"] for group in groups) == true_labels
-        hits = sum(group["hits"] for group in groups)
-        assert hits / (groups[0]["k"] * metrics["rows"]) == pytest.approx(metrics["P@5"])
-    precision, recall = figures.frequency_charts(runs)
-    assert len(precision.x_names) > 2
-    for chart, value in ((precision, "precision"), (recall, "recall")):
-        found = by_frequency(runs[1].history)
-        line = chart.series[1]
-        shares = [group[value] for group in found]
-        assert [y for _, y in line.points] == [share for share in shares if share is not None]
-        assert chart.x_names[int(line.points[-1][0])] == str(found[-1]["least_training_rows"])
-    assert figures.frequency_charts([StoredRun(name="old", directory=Path())]) == []
 
 
 def test_a_run_without_mega_batches_has_no_phases_but_keeps_its_colour(runs, tmp_path):
