@@ -17,10 +17,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
-from daskxml.core.errors import ClusterError, ConfigError, ModelError
+from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.signals import defer_signals
 from daskxml.local.cost import Devices, jitter_factor, whole_ticks
-from daskxml.local.driver import NOBODY_COMES, Arrival, Change, Freeze, Script
+from daskxml.local.driver import Change
 from daskxml.local.rows import Rows
 from daskxml.local.run import NAME, LocalRun
 from daskxml.models.trained import Model
@@ -94,7 +94,12 @@ class Clocks(TaskPool):
         self.here, self.on_gpus = lambda: fitter, fitter.slot.device == "cuda"
         self._settings, self._cost, self._speeds = fitter.settings, devices.cost, dict(speeds)
         self._nonzeros = max(1, rows.facts.nonzeros // rows.facts.rows)  # of a row
-        self._script, self._numbers = Script(tuple(changes)), itertools.count()
+        for change in changes:
+            raise ConfigError(
+                f"worker {change.worker} is lost, arrives or freezes, which label trees do not "
+                "simulate: leave that out"
+            )
+        self._numbers = itertools.count()
         self._message_s = whole_ticks(devices.network.message_s)
         self._ends: list[tuple[float, int, Task]] = []
 
@@ -128,41 +133,14 @@ class Clocks(TaskPool):
 
     @defer_signals()
     def wait(self, until_s: float) -> None:
-        """Advance to the next result or change of workers, until this time at most."""
+        """Advance to the next result, until this time at most."""
         end_s = self._ends[0][0] if self._ends else math.inf
-        at_s = min(end_s, self._script.next_s, until_s)
-        if at_s == math.inf:
-            raise ClusterError(NOBODY_COMES)
-        self.now_s = max(self.now_s, at_s)
-        if end_s <= at_s:
+        self.now_s = max(self.now_s, min(end_s, until_s))
+        if end_s <= until_s:
             task = heapq.heappop(self._ends)[-1]
             if task in self.under_way:  # it was not dropped
                 task.result = task.function(*self.resolved(task.args))
                 self.done(task, task.worker, task.busy_s, task.result)
-        elif self._script.next_s <= at_s:
-            self._change(self._script.pop())
-
-    def _change(self, change: Change) -> None:
-        name, is_arrival = change.worker, isinstance(change, Arrival)
-        if isinstance(change, Arrival):
-            self._speeds[name], self.slots[name] = change.speed, 1
-        elif isinstance(change, Freeze):
-            raise ConfigError(f"worker {name} freezes, which label trees do not simulate")
-        elif self.slots.pop(name, None):
-            self._lose(name)
-        self.changed("joined" if is_arrival else "lost", name)
-
-    def _lose(self, worker: str) -> None:
-        """Let a lost worker's tasks begin again, and those whose results others still wait for."""
-        needed = [each for task in self.waiting for each in task.needs()]
-        again = [each for each in dict.fromkeys([*self.under_way, *needed])
-                 if each.worker == worker]  # fmt: skip
-        self.drop(again)
-        self._ends = [end for end in self._ends if end[-1] not in again]
-        heapq.heapify(self._ends)
-        for task in again:
-            task.is_done, task.worker = False, ""
-        self.waiting[:0] = again
 
 
 class LocalTreeRun(LocalRun):

@@ -14,7 +14,9 @@ import daskxml
 from daskxml.api.in_process import simulate
 from daskxml.config import load_run_config
 from daskxml.core.errors import ConfigError, DaskxmlError
-from daskxml.local import Arrival, Loss
+from daskxml.local import Loss
+from daskxml.local.trees import Clocks
+from daskxml.session.task_pool import Task
 from harness.records import check_trees
 
 VALUES: dict[str, Any] = {
@@ -55,16 +57,9 @@ def test_any_number_of_workers_gives_the_same_bits(
     check_trees(run.history)
 
 
-def test_a_lost_workers_pieces_are_fitted_again_and_one_joins(
-    data: Data, alone: daskxml.Run
-) -> None:
-    half_s = simulate(VALUES, [1, 1], **data).history[0]["train_s"] / 2
-    changes = [Loss(half_s, "1"), Arrival(half_s * 1.2, "2", 1.0)]
-    run = simulate(VALUES, [1, 1], **data, changes=changes)
-    kinds = [event["kind"] for row in run.history for event in row["events"]]
-    assert sorted(kinds) == ["joined", "lost"]
-    assert same(run, alone)
-    check_trees(run.history)
+def test_losses_and_arrivals_are_not_simulated(data: Data) -> None:
+    with pytest.raises(daskxml.ConfigError, match="worker 1 is lost, arrives or freezes, which"):
+        simulate(VALUES, [1, 1], **data, changes=[Loss(0.5, "1")])
 
 
 def test_a_run_goes_on_from_its_checkpoint(data: Data, alone: daskxml.Run, tmp_path: Path) -> None:
@@ -120,15 +115,19 @@ def test_a_callback_ends_a_run_with_the_tree_that_it_was_told_of(
     assert run.history[0]["metrics"] == alone.history[0]["metrics"]
 
 
-def test_ctrl_c_ends_a_run_with_the_tree_under_way(data: Data, alone: daskxml.Run) -> None:
-    half_s = alone.history[0]["train_s"] / 2
+def test_ctrl_c_ends_a_run_with_the_tree_under_way(
+    data: Data, alone: daskxml.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, interrupted = Clocks.begin, list[Task]()
 
-    def interrupt(event: dict[str, Any]) -> None:
-        if event["kind"] == "worker":
+    def interrupt(pool: Clocks, task: Task) -> None:
+        begin(pool, task)
+        if task.is_piece and not interrupted:
+            interrupted.append(task)
             os.kill(os.getpid(), signal.SIGINT)
 
-    arrival = [Arrival(half_s, "1", 0.5)]
-    run = simulate(VALUES, [1], **data, changes=arrival, on_event=interrupt)
+    monkeypatch.setattr(Clocks, "begin", interrupt)
+    run = simulate(VALUES, [1], **data)
     assert (run.reason, len(run.history)) == ("interrupt", 1)
     assert run.history[0]["metrics"] == alone.history[0]["metrics"]
     check_trees(run.history)
