@@ -260,7 +260,6 @@ class MlflowLogger:
         ``MLFLOW_EXPERIMENT_NAME``, or ``daskxml``.
     """
 
-    _METRICS, _PARAMS = 1000, 100  # the most in a request
     _VALUE_CHARACTERS = 500  # of a parameter, the most that every version accepts
 
     def __init__(self, uri: str = "") -> None:
@@ -291,10 +290,8 @@ class MlflowLogger:
 
         settings = dotted(run.config.as_dict()).items()
         params = [Param(name, str(value)[: self._VALUE_CHARACTERS]) for name, value in settings]
-        for part in _parts(params, self._PARAMS):
-            self._client.log_batch(self.run_id, params=part)
         tags = [RunTag("daskxml", __version__), RunTag("directory", str(run.out or ""))]
-        self._client.log_batch(self.run_id, tags=tags)
+        self._client.log_batch(self.run_id, params=params, tags=tags)  # in requests of some size
 
     def _experiment(self, name: str) -> str:
         """Return an experiment's id; create it where it is missing."""
@@ -307,8 +304,7 @@ class MlflowLogger:
 
         now_ms, step = int(1000 * time.time()), row["megabatch"]
         metrics = [Metric(mlflow_name(n), v, now_ms, step) for n, v in scalars(row).items()]
-        for part in _parts(metrics, self._METRICS):
-            self._client.log_batch(self.run_id, metrics=part)
+        self._client.log_batch(self.run_id, metrics=metrics)
 
     def rewind(self, megabatch: int) -> None:
         """Do nothing: MLflow keeps all values; those that come again have a later time."""
@@ -329,11 +325,6 @@ def mlflow_name(name: str) -> str:
     ('metrics/P_at_1', 'workers/lr/tcp_10.0.0.1_4000')
     """
     return re.sub(r"[^A-Za-z0-9_\-. /]+", "_", re.sub("://?", "_", name.replace("@", "_at_")))
-
-
-def _parts(values: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(values), most):
-        yield values[start : start + most]
 
 
 # ---------------------------------------------------------------------- Weights & Biases
