@@ -17,8 +17,8 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-# Files of tests at a time. Many wait for clusters of their own; more of them disturb each other.
-JOBS ?= 2
+# Files of tests at a time: one more than cores, as many tests wait for clusters of their own.
+JOBS ?= 3
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UCX_VENV ?= .venv-ucx

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import dask
+import hypothesis
 import pytest
 
 from daskxml.cluster import connection
@@ -24,6 +25,9 @@ WATCHING = {
 }
 COMMANDS = ("api.on_cluster", "api.runs", "cli.data", "cli.train", "observe.dashboard")
 FORKED = (*connection.PRELOAD, "harness.warm_worker", *(f"daskxml.{name}" for name in COMMANDS))
+
+hypothesis.settings.register_profile("busy machine", deadline=None)
+hypothesis.settings.load_profile("busy machine")
 
 
 def pytest_collection_finish() -> None:

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent.parent
     "first",
     # Some 450 runs in a row have every pair of a step and a kind of fault; most of them are slow.
     [
-        first if first < 200 else pytest.param(first, marks=pytest.mark.slow)
+        first if first < 100 else pytest.param(first, marks=pytest.mark.slow)
         for first in range(0, 2000, 50)
     ],
 )

@@ -79,7 +79,7 @@ def random_problem(
 
 
 @EVERY
-@settings(modest, max_examples=10)
+@settings(modest, max_examples=5)
 @given(seed=seeds, weighs=st.booleans())
 def test_nodes_are_fitted_as_one_child_at_a_time(ops: CpuKernels, seed: int, weighs: bool) -> None:
     rng = np.random.default_rng(seed)

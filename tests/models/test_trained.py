@@ -108,9 +108,8 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("hidden", [(), (HIDDEN,)])
-def test_a_process_that_has_predicted_may_fork(tmp_path: Path, hidden: tuple[int, ...]) -> None:
-    model_of(hidden=hidden, labels=20_000).save(tmp_path / "model")
+def test_a_process_that_has_predicted_may_fork(tmp_path: Path) -> None:
+    model_of(labels=20_000).save(tmp_path / "model")
     command = [sys.executable, "-c", FORKED, tmp_path / "model"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "done\n", done.stderr
