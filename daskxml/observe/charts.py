@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -354,7 +354,7 @@ def worker_charts(run: Course, workers: Sequence[str], most_lines: int = MOST_LI
     perturbed weights are marked at the heaviest worker.
     """
     points = list(run.points)
-    values = _by_worker(points, workers, len(OF_WORKERS))
+    values = _by_worker(points, workers)
     xs = [float(point.megabatch) for point in points]
     perturbed = [number for number, point in enumerate(points) if point.perturbed]
     perturbed = perturbed[:: max(1, -(-len(perturbed) // _MOST_MARKS))] if workers else []
@@ -369,16 +369,9 @@ def worker_charts(run: Course, workers: Sequence[str], most_lines: int = MOST_LI
     ]  # fmt: skip
 
 
-class _OfWorkers(Protocol):
-    @property
-    def workers(self) -> tuple[str, ...]: ...
-    @property
-    def values(self) -> Floats: ...
-
-
-def _by_worker(points: Sequence[_OfWorkers], workers: Sequence[str], count: int) -> Floats:
-    """Return ``(count, workers, points)`` values, NaN where a worker took no part."""
-    found = np.full((count, len(workers), len(points)), np.nan)
+def _by_worker(points: Sequence[Point], workers: Sequence[str]) -> Floats:
+    """Return ``(len(OF_WORKERS), workers, points)`` values, NaN where a worker took no part."""
+    found = np.full((len(OF_WORKERS), len(workers), len(points)), np.nan)
     places = {name: place for place, name in enumerate(workers)}
     for number, point in enumerate(points):
         rows = [row for row, name in enumerate(point.workers) if name in places]
@@ -418,39 +411,6 @@ def _median(count: int, xs: Sequence[float], values: Floats, marked: Points) -> 
     edges = np.stack([np.nanmin(kept, axis=0), np.nanmax(kept, axis=0)], axis=1).tolist()
     name = f"median and range of {count} workers"
     return Series(name=name, points=points, band=tuple(map(tuple, edges)), marked=marked)
-
-
-class MemorySample(NamedTuple):
-    """What a run's workers use at one moment.
-
-    ``values`` is ``(workers, 3)`` float64: bytes in use on the host and on GPUs, NaN where unknown,
-    and bytes sent to others since the start of the run.
-    """
-
-    at_s: float
-    workers: tuple[str, ...]
-    values: Floats
-
-
-def memory_charts(
-    samples: Sequence[MemorySample], workers: Sequence[str], begun_s: float
-) -> list[Chart]:
-    """Return each worker's memory and traffic against the time since ``begun_s``."""
-    xs = [sample.at_s - begun_s for sample in samples]
-    host, device, sent = _by_worker(samples, workers, 3) / 2**20
-    rates = np.full_like(sent, np.nan)
-    rates[:, 1:] = np.diff(sent, axis=1) / np.maximum(np.diff(xs), 1e-9)
-    return [
-        Chart(
-            name=name, title=title, x_label="seconds since the start", y_label=unit,
-            series=_lines(workers, xs, values, (), len(workers)), from_zero=True,
-        )
-        for name, title, unit, values in (
-            ("host_mib", "Memory", "MiB", host),
-            ("device_mib", "Memory on GPUs", "MiB", device),
-            ("sent_mib_per_s", "Sent to others", "MiB/s", rates),
-        )
-    ]  # fmt: skip
 
 
 # ---------------------------------------------------------------------------- reports

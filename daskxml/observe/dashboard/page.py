@@ -19,7 +19,7 @@ from bokeh.document import Document
 from bokeh.models import CustomJS, DataRange1d, Div
 from jinja2 import Environment, FileSystemLoader
 
-from daskxml.observe.charts import Chart, learning_charts, memory_charts, sent_chart, worker_charts
+from daskxml.observe.charts import Chart, learning_charts, sent_chart, worker_charts
 from daskxml.observe.dashboard.drawing import LiveChart, LiveTimeline, colors
 from daskxml.observe.html import TEMPLATES, render
 from daskxml.observe.run_view import rows_per_s, spent_s
@@ -34,7 +34,7 @@ SHARE = 0.008  # of the time, at most, that goes into the making of updates, for
 DRAWN_WORKERS = 32  # workers with lines
 OTHER_RUNS = 8  # the newest, drawn behind the run that is shown
 MEGABATCHES, LONGEST_S = 30, 60.0  # of work that are shown
-SECTIONS = ("learning", "workers", "resources")  # of charts, and of numbers instead of charts
+SECTIONS = ("learning", "workers")  # of charts, and of numbers instead of charts
 CREDENTIALS = re.compile(r"(?<=://)[^/\s\"']+@")
 
 CONFIRM = "cb_obj.tags[1] ? window.location.reload() : confirmed.tags = [cb_obj.tags[0]]"
@@ -132,8 +132,7 @@ class Page:
         others = [each for each in self.all_series.values() if each is not series][-OTHER_RUNS:]
         for other in others:
             other.update()
-        versions = [(each.run, each.version) for each in (series, *others)]
-        state = (series.memory.count, *versions)
+        state = tuple((each.run, each.version) for each in (series, *others))
         if state != self._shown:
             self._send_texts()
             self._send_charts(others)
@@ -183,11 +182,9 @@ def page_charts(
         Runs behind it.
     """
     course, behind = series.course, [other.course for other in others]
-    used = memory_charts(list(series.memory), workers, series.begun_s)
     return {
         "learning": learning_charts([course], _metrics(series), behind=behind),
-        "workers": worker_charts(course, workers, DRAWN_WORKERS),
-        "resources": [*used, sent_chart([course])],
+        "workers": [*worker_charts(course, workers, DRAWN_WORKERS), sent_chart([course])],
     }
 
 

@@ -12,13 +12,11 @@ makes its own, and the list of pages that its templates show can be added to.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from distributed import Scheduler, SchedulerPlugin
 from tornado.ioloop import IOLoop, PeriodicCallback
 
@@ -27,16 +25,15 @@ from daskxml.cluster.run_driver import RunDriver
 from daskxml.cluster.timeline import Timeline
 from daskxml.cluster.worker_plugin import PLUGIN
 from daskxml.config import RunConfig
-from daskxml.observe.charts import MemorySample
 from daskxml.observe.dashboard.prometheus import export, withdraw
-from daskxml.observe.run_view import POINTS, Course, Event, RunView, Thinned
+from daskxml.observe.run_view import Course, Event, RunView
 from daskxml.observe.wording import ending, event_lines
 from daskxml.session.stopping import limits_of
 
 logger = logging.getLogger(__name__)
 
 PAGE = "daskxml"
-POLL_MS = 2000  # between readings of events and of memory, whether or not a page is open
+POLL_MS = 2000  # between readings of events, whether or not a page is open
 KEPT = 20  # runs that are over
 NO_BOKEH = (
     "the scheduler has no Bokeh, so there is no page to watch the run on: install "
@@ -64,12 +61,10 @@ class RunSeries:
     ----------
     view, course
         The state of the run, and what its charts show.
-    memory
-        What its workers use.
     lines
         The latest events: when (seconds since the epoch), and a line of text.
     version
-        Changes with everything that is shown, except for work and memory.
+        Changes with everything that is shown, except for work.
     """
 
     def __init__(
@@ -84,7 +79,6 @@ class RunSeries:
         self.begun_s = time.time()
         self.view = RunView(limits=limits_of(config))
         self.course = Course(self.title, is_bounded=True)
-        self.memory: Thinned[MemorySample] = Thinned(POINTS)
         self.lines: deque[tuple[float, str]] = deque(maxlen=LINES)
         self.version = 0
         self._log: EventLog | None = log
@@ -154,7 +148,6 @@ class DashboardPlugin(SchedulerPlugin):
         self.scheduler, self.runs = scheduler, scheduler.plugins[PLUGIN]
         self.series: dict[str, RunSeries] = {}
         self.site: Site | None = None
-        self._drivers: dict[str, RunDriver] = {}  # of runs under way
         self._polling = PeriodicCallback(self.poll, POLL_MS)
         export(self)
         for driver in self.runs.drivers.values():
@@ -176,7 +169,6 @@ class DashboardPlugin(SchedulerPlugin):
             log, timeline = driver.event_log, driver.group.timeline
             out = driver.run_dir or ""
             self.series[driver.run] = RunSeries(driver.run, driver.config, log, timeline, out)
-            self._drivers[driver.run] = driver
             self._polling.start()
             dask_pages = [page for page in self.scheduler.http_application.applications
                           if hasattr(page, "app_paths")]  # fmt: skip
@@ -197,33 +189,15 @@ class DashboardPlugin(SchedulerPlugin):
             logger.exception("the records of runs cannot be brought up to date")
 
     def _poll(self) -> None:
-        for run, driver in list(self._drivers.items()):
-            series = self.series[run]
+        for run, series in self.series.items():
             series.update()
             if not series.view.is_over and run not in self.runs.drivers:
                 series.give_up()
-            if series.view.is_over:
-                del self._drivers[run]
-            elif driver.group.workers:
-                series.memory.append(self._measure(driver))
-        if not self._drivers:
-            self._polling.stop()
         over = [run for run, series in self.series.items() if series.view.is_over]
+        if len(over) == len(self.series):
+            self._polling.stop()
         for run in over[:-KEPT]:
             del self.series[run]
-
-    def _measure(self, driver: RunDriver) -> MemorySample:
-        """Return what the run's workers use, from their last heartbeats."""
-        workers = list(driver.group.workers.values())
-        states = [self.scheduler.workers.get(worker.address) for worker in workers]
-        metrics = [state.metrics if state is not None else {} for state in states]
-        sent = driver.group.timeline.sent_bytes
-        values = [
-            (used.get("memory", math.nan), used.get("gpu_memory_used", math.nan), sent[worker.name])
-            for used, worker in zip(metrics, workers, strict=True)
-        ]
-        names = tuple(worker.name for worker in workers)
-        return MemorySample(time.time(), names, np.array(values, dtype=np.float64))
 
 
 class Site:

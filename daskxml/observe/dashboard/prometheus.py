@@ -67,7 +67,6 @@ FAMILIES = (
     Family("worker_busy_ratio", "Share of the training time that a worker was busy.", WORKER),
     Family("worker_weight", "Weight of a worker in the last merge.", WORKER),
     Family("worker_sent_bytes", "Bytes that a worker has sent to others.", WORKER, is_counter=True),
-    Family("worker_memory_bytes", "Memory of a worker, on host and device.", (*WORKER, "where")),
 )
 
 Samples = Iterator[tuple[str, tuple[str, ...], float | None]]
@@ -184,8 +183,3 @@ def _worker_samples(series: RunSeries) -> Samples:
         yield "worker_sent_bytes", (name,), series.timeline.sent_bytes[name]
         yield "worker_rows_per_second", (name,), trained_rows_per_s(worker)
         yield "worker_busy_ratio", (name,), busy_share(worker)
-    for sample in list(series.memory)[-1:]:
-        for name, used in zip(sample.workers[:WORKERS], sample.values.tolist(), strict=False):
-            for where, value in zip(("host", "device"), used, strict=False):
-                if value == value:  # not NaN
-                    yield "worker_memory_bytes", (name, where), value

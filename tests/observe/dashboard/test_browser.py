@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not instal
 
 CHARTS = (
     "metric_time", "metric_megabatches", "loss_time", "loss_megabatches", "sent_mib", "batch_rows",
-    "updates", "lr", "rows_per_s", "busy", "weight", "host_mib", "timeline",
+    "updates", "lr", "rows_per_s", "busy", "weight", "timeline",
 )  # fmt: skip
 # How many points a chart draws: of its lines, or of its bars.
 POINTS = """

@@ -33,7 +33,7 @@ def after(megabatches, **sections):
 def test_nothing_is_drawn_before_there_is_anything():
     page = shown(series_of(lambda log: log.state("loading")))
     assert charts(page) == set()
-    assert [div.text.strip() for div in page.numbers.values()] == [""] * 3
+    assert [div.text.strip() for div in page.numbers.values()] == [""] * 2
     assert "loading" in page.headline.text
 
 
@@ -46,7 +46,6 @@ def test_one_mega_batch_is_numbers():
         ("workers", "10 (worker 0), 11 (worker 1)"),
     ):
         assert f"<b>{words}</b>" in page.numbers[place].text
-    assert "Memory" not in page.numbers["resources"].text
 
 
 def test_what_changes_is_drawn_and_zoomed_together_and_what_does_not_is_a_number():

@@ -161,7 +161,9 @@ def test_there_are_lines_for_some_of_many_workers():
     assert len(shown) == DRAWN_WORKERS
     assert set(names[90:]) <= set(shown)  # those that are there come first
     assert known == 100
-    for chart in page_charts(series, shown, [])["workers"]:
+    *of_workers, sent = page_charts(series, shown, [])["workers"]
+    assert [len(line.points) for line in sent.series] == [2]
+    for chart in of_workers:
         assert [len(line.points) for line in chart.series] == [2] * DRAWN_WORKERS
 
 
