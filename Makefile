@@ -9,7 +9,8 @@
 #   make docs       the site of documents, in build/docs
 #   make results-check  whether numbers in the documents are those of the results; RELEASE=1: and
 #                   the results those of today's code
-#   make results    measure again what is older than its code, or NAMES="..."
+#   make results    measure again what is older than its code, or NAMES="..."; DATA=FOLDER has the
+#                   real sets
 #   make bench      the speed of each part, by every benchmark that needs no data
 #   make simulate-faults  N runs of the cluster's code under simulated faults, from SEED on
 #   make lock       pin the packages of the Docker images and of the tests anew
@@ -25,6 +26,7 @@ UCX_VENV ?= .venv-ucx
 UCX_READY := $(UCX_VENV)/.ready
 CUDA ?= 12
 N ?= 1000
+DATA ?= data
 SEED ?= 0
 CUDA_VENV ?= .venv-cuda
 CUDA_READY := $(CUDA_VENV)/.ready-$(CUDA)
@@ -74,7 +76,7 @@ results-check: $(READY)
 	$(BIN)/python tools/results.py check $(if $(RELEASE),--release)
 
 results: $(READY)
-	$(BIN)/python tools/results.py run $(NAMES)
+	$(BIN)/python tools/results.py run --data $(DATA) $(NAMES)
 
 unit: $(READY)
 	$(BIN)/python -m pytest -q -m "not slow" --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder \

@@ -144,17 +144,17 @@ def test_numbers_that_follow_from_others(planted, capsys):
 
 def test_measuring_runs_what_is_stale_and_notes_where_and_when(planted, capsys):
     edit(planted / "code/step.py", "print(1)", "print(3)")
-    assert results.run(results.Index(planted), []) == 1
+    assert results.run(results.Index(planted), [], "") == 1
     assert "files differ from the commit" in capsys.readouterr().out
     git(planted, "commit", "-qam", "other code")
-    assert results.run(results.Index(planted), []) == 0
+    assert results.run(results.Index(planted), [], "") == 0
     step = results.Index(planted).results["step"]
     assert step.commit == git(planted, "rev-parse", "HEAD")
     assert "cores" in step.machine
     assert float(step.load) >= 0.0
     assert results.check(results.Index(planted), is_release=True) == 0
     git(planted, "commit", "-qam", "measured")
-    assert results.run(results.Index(planted), []) == 0  # nothing is stale
+    assert results.run(results.Index(planted), [], "") == 0  # nothing is stale
     assert results.Index(planted).results["step"] == step
 
 

@@ -1,7 +1,7 @@
 """Results of measurements: whether documents quote them, and whether they are of today's code.
 
     python tools/results.py check [--release]     # make results-check
-    python tools/results.py run [NAME ...]        # make results
+    python tools/results.py run [NAME ...] --data FOLDER  # make results DATA=FOLDER
     python tools/results.py quote                 # after numbers of a document were changed
 
 ``benchmarks/results/index.toml`` has a table for each result: its files, the command that makes
@@ -409,8 +409,11 @@ def quote(index: Index) -> int:
     return 0
 
 
-def run(index: Index, names: Sequence[str]) -> int:
-    """Measure what is named, else what is missing or older than its sources."""
+def run(index: Index, names: Sequence[str], data: str) -> int:
+    """Measure what is named, else what is missing or older than its sources.
+
+    ``data`` is the folder of the real sets, ``{data}`` in the commands.
+    """
     if _git(index.root, "status", "--porcelain"):
         print("files differ from the commit: results would name one that is not what ran")
         return 1
@@ -429,7 +432,7 @@ def run(index: Index, names: Sequence[str]) -> int:
             continue
         found, load = describe(), os.getloadavg()[0]
         print(f"== {name}: {result.run}", flush=True)
-        subprocess.run(shlex.split(result.run), cwd=index.root, check=True)
+        subprocess.run(shlex.split(result.run.format(data=data)), cwd=index.root, check=True)
         hardware = [f"{found['cpu']}, {found['cores']} cores", *map(str, found["gpus"])]
         index.results[name] = replace(
             result, commit=commit, digest=index.digest(result), load=f"{load:.2f}",
@@ -444,14 +447,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("check").add_argument("--release", action="store_true")
-    commands.add_parser("run").add_argument("names", nargs="*", metavar="NAME")
+    measuring = commands.add_parser("run")
+    measuring.add_argument("names", nargs="*", metavar="NAME")
+    measuring.add_argument("--data", default="data", help="the folder of the real sets")
     commands.add_parser("quote")
     options = parser.parse_args()
     if options.command == "check":
         return check(Index(), is_release=options.release)
     if options.command == "quote":
         return quote(Index())
-    return run(Index(), options.names)
+    return run(Index(), options.names, options.data)
 
 
 if __name__ == "__main__":
