@@ -11,8 +11,14 @@ the begin of the first one of the next: medians and quartiles for two workers an
 With ``--frozen`` instead: one of four such workers of one speed is frozen for so many seconds, with
 a quorum of .75 and with a barrier, and three train undisturbed.
 
+With ``--equal`` instead: two equal workers train with the settings of the run file. Processes are
+held to .7 of a core each (control groups of Linux, as root), since on two cores the scheduler and
+the client need the rest; in the simulator batches have a jitter of 8 %. ``busy`` is the share of
+the time in which they stepped, merges included; ``beyond 1.1`` that of the merges in which one had
+made more than 1.1 times the updates of the other.
+
     python benchmarks/speed/dispatch.py [--megabatch-batches 1000] [--megabatches 6] [--merges 40] \
-    [--frozen 60]
+    [--frozen 60] [--equal FOLDER]
 """
 
 from __future__ import annotations
@@ -35,10 +41,11 @@ from distributed import Client, LocalCluster, Worker
 
 import daskxml
 from daskxml.data.synthetic import SyntheticSpec, write_xml
+from daskxml.local import CostModel
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from machine import align, write_result
+from machine import align, with_earlier, write_result
 
 SPEEDS = (1.0, 1.0, 0.5, 0.25)
 BATCH_S = 0.005
@@ -47,6 +54,9 @@ HIDDEN = 64
 WARM = 10  # mega-batches before one is measured
 # Features and labels of models of so many MiB.
 MODELS = {"0.3": (1_000, 200), "1": (3_000, 1_096), "16": (32_000, 33_536)}
+
+GROUPS, PERIOD_US, SHARE = Path("/sys/fs/cgroup/cpu"), 2000, 0.7
+SETS = {"bibtex": 0.4, "delicious": 0.8, "stackex4-2k": 1.5}  # ms of a batch of 64 rows
 
 
 def sleep_through_batches(speeds: dict[str, float], dask_worker: Worker) -> None:
@@ -204,6 +214,57 @@ def freeze(workers: int, quorum: float, seconds: float) -> dict[str, Any]:
     return found | {"merged": [(round(at_s - merged[0][0], 3), rows) for at_s, rows in merged]}
 
 
+@contextmanager
+def held_to_a_share(client: Client) -> Iterator[None]:
+    """Let each of the workers have a share of a core."""
+    groups = {pid: GROUPS / f"equal-{pid}" for pid in client.run(os.getpid).values()}
+    for pid, group in groups.items():
+        group.mkdir()
+        (group / "cpu.shares").write_text("100000")  # what else runs here is not to hold it up
+        (group / "cpu.cfs_period_us").write_text(f"{PERIOD_US}")
+        (group / "cpu.cfs_quota_us").write_text(f"{int(SHARE * PERIOD_US)}")
+        (group / "cgroup.procs").write_text(str(pid))
+    try:
+        yield
+    finally:
+        for pid, group in groups.items():
+            (GROUPS / "cgroup.procs").write_text(str(pid))
+            group.rmdir()
+
+
+def equality(history: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what a run's history says of equal workers."""
+    did = [list(row["workers"].values()) for row in history]
+    counts = [[worker["counted"] for worker in workers] for workers in did]
+    busy_s = [sum(w["busy_s"] for w in workers) / len(workers) for workers in did[WARM:]]
+    spent_s = [row["train_s"] + row["merge_s"] for row in history[WARM:]]
+    return {
+        "busy": sum(busy_s) / sum(spent_s),
+        "beyond 1.1": statistics.mean(max(each) > 1.1 * min(each) for each in counts),
+        "least batch": min(worker["batch_rows"] for workers in did for worker in workers),
+        "train_ms": 1e3 * statistics.median(row["train_s"] for row in history[WARM:]),
+        "merge_ms": 1e3 * statistics.median(row["merge_s"] for row in history[WARM:]),
+    }
+
+
+def train_equal(folder: Path, megabatches: int) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the results, of workers in processes and of simulated ones."""
+    limits = {"training.epochs": 0, "training.megabatches": megabatches}
+    for data, batch_ms in SETS.items():
+        run = {"train": folder / f"{data}.train.txt.gz"}
+        run["overrides"] = limits | {"evaluation.every": 1_000_000}
+        cost = CostModel(per_row_s=batch_ms * 1e-3 / 64, per_nonzero_s=0.0, jitter=0.08)
+        found = daskxml.simulate("adaptive-sgd", speeds=[1.0, 1.0], cost=cost, **run)
+        yield {"data": data, "workers": "simulated", **equality(found.history)}
+        with (
+            LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+            Client(cluster) as client,
+            held_to_a_share(client),
+        ):
+            found = daskxml.train("adaptive-sgd", client=client, **run)
+        yield {"data": data, "workers": "processes", **equality(found.history)}
+
+
 def main() -> Any:
     """Measure and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -211,7 +272,11 @@ def main() -> Any:
     parser.add_argument("--megabatches", type=int, default=6)
     parser.add_argument("--merges", type=int, default=40, help="of each model (default 40)")
     parser.add_argument("--frozen", type=float, help="seconds that a worker is frozen")
+    parser.add_argument("--equal", type=Path, help="folder with the training files of the sets")
     options = parser.parse_args()
+    if options.equal:
+        found = [*train_equal(options.equal, options.merges)]
+        return write_result("equal_workers", with_earlier("equal_workers", found), share=SHARE)
     if seconds := options.frozen:
         found = [freeze(4, 0.75, seconds), freeze(4, 1.0, seconds), freeze(3, 0.75, 0.0)]
         merged = [row.pop("merged") for row in found]

@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distributed import Client, Future
@@ -106,7 +106,7 @@ class WorkerHandle:
     @property
     def device(self) -> WorkerDevice:
         """Whether it is a replica or a pool of threads."""
-        return self.info.device
+        return replace(self.info.device, rows_per_s=self.speed)
 
     @property
     def is_lost(self) -> bool:

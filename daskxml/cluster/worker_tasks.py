@@ -22,7 +22,7 @@ from daskxml.cluster.worker_plugin import (
 from daskxml.collectives.messages import ProgramResult
 from daskxml.core.arrays import Array, Partition
 from daskxml.core.errors import ClusterError
-from daskxml.core.work_stats import Means, WorkStats
+from daskxml.core.work_stats import Means, WorkStats, sum_stats
 from daskxml.data.rows import take_rows
 from daskxml.models.store import ModelHeader, write_model
 from daskxml.models.trained import WholeModel, calibrated
@@ -190,8 +190,7 @@ def run_lease(
     queue.acquire_turn(turn)
     try:
         rows = dict(zip(spans.keys, fetched, strict=True))
-        (batches,), (lr,) = command.batches, command.lrs
-        work = queue.worker.lease(batches, lr, rows)
+        work = sum_stats(queue.worker.lease(some, lr, rows) for some, lr in command.rated)
         message = {"run": run, "lease": command.number, "squared_norm": quick_norm(queue.worker)}
     finally:
         queue.release_turn()

@@ -193,10 +193,15 @@ class LocalExecutor:
                 self._start(ends_s, tuple(self.workers), keep, settled_s=now_s)
 
     def _lease(self, command: RunWork, begins_s: float) -> None:
-        (name,), (batches,), (lr,) = command.workers, command.batches, command.lrs
+        (name,), generation = command.workers, self.session.generation
         worker, done = self.workers[name], list[WorkStats]()
         begun_s = end_s = max(worker.free_s, begins_s + self._fetch_s(command))
-        for together, takes_s in worker.pieces(batches, self.session.generation):
+        pieces = [
+            (*piece, lr)
+            for batches, lr in command.rated
+            for piece in worker.pieces(batches, generation)
+        ]
+        for together, takes_s, lr in pieces:
             work = partial(worker.work, together, lr, done)
             if worker.has_copy:
                 takes_s += self.network.transfer_s(worker.training.model_bytes)

@@ -71,6 +71,8 @@ class LocalWorker:
         self.has_copy = self.is_virtual and shares_model and not settings.steps_in_place
         self._create(settings, shared)
         self.training.initialize()
+        if self.is_virtual:
+            self.device = replace(self.device, rows_per_s=self.rows_per_s)
         self._hold(rows)
 
     def _create(self, settings: WorkerSettings, shared: SharedModel | None) -> None:

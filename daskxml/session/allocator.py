@@ -59,7 +59,9 @@ class WorkAllocator:
         self._rewinds = False
         self.given_up: set[str] = set()  # workers whose rows are done again by others
 
-    def allocate(self, work: protocol.Work, *, begins: bool, now_s: float) -> RunWork:
+    def allocate(
+        self, work: protocol.Work, *, begins: bool, now_s: float, scales_parts: bool = False
+    ) -> RunWork:
         """Allocate the rows of some work; ``begins``: the first since a merge."""
         spans = {name: self._take(name, part.rows) for name, part in work.parts.items()}
         self.allocated += 1
@@ -71,6 +73,7 @@ class WorkAllocator:
             pattern=work.pattern,
             begins=begins,
             rewinds=self._rewinds,
+            scales_parts=scales_parts,
         )
         self._open[command.number] = OpenWork(command, spans, now_s)
         self._rewinds = False

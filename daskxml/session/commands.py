@@ -7,7 +7,7 @@ nothing. Events of workers are those of `daskxml.strategies.protocol`, passed on
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -139,6 +139,8 @@ class RunWork:
         The first work since a merge: the replicas of a gang start from the global model.
     rewinds
         A worker was lost since the merge: the replicas of a gang drop what they have done since.
+    scales_parts
+        A last batch of fewer rows than the first steps at a rate in proportion; see `rated`.
     """
 
     number: int
@@ -148,6 +150,24 @@ class RunWork:
     pattern: SyncPattern | None = None
     begins: bool = False
     rewinds: bool = False
+    scales_parts: bool = False
+
+    @property
+    def rated(self) -> list[tuple[Sequence[Sequence[Span]], float]]:
+        """The batches of a lease with their rates.
+
+        Examples
+        --------
+        >>> batches = ((Span(0, 0, 0, 8),), (Span(0, 0, 8, 10),))
+        >>> lease = RunWork(1, ("a",), (batches,), (0.5,), scales_parts=True)
+        >>> [(len(some), lr) for some, lr in lease.rated]
+        [(1, 0.5), (1, 0.125)]
+        """
+        (batches,), (lr,) = self.batches, self.lrs
+        first, last = (sum(span.rows for span in batches[place]) for place in (0, -1))
+        if last == first or not self.scales_parts:
+            return [(batches, lr)]
+        return [(batches[:-1], lr), (batches[-1:], lr * (last / first))]
 
     @property
     def is_lease(self) -> bool:

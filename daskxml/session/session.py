@@ -302,7 +302,10 @@ class Session:
         after_s = now_s - self.log.begun_s
         match decision:
             case protocol.Work():
-                return self._allocator.allocate(decision, begins=not self.log.rows, now_s=now_s)
+                return self._allocator.allocate(
+                    decision, begins=not self.log.rows, now_s=now_s,
+                    scales_parts=self.strategy.scales_parts,
+                )  # fmt: skip
             case protocol.Measure(workers):
                 self._end_training(now_s)
                 self._measured = set(workers)

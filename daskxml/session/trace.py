@@ -22,7 +22,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from daskxml.strategies import protocol
 
-FORMAT = 5  # of traces
+FORMAT = 6  # of traces
 LARGEST_INTEGER = 2**63 - 1  # that a history may hold
 
 

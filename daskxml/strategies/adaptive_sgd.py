@@ -55,13 +55,17 @@ from daskxml.strategies.batches import BoundedConfig
 from daskxml.strategies.dispatch import BY_SHARES, DEFAULT_POLICY, ONE_BATCH, LeasePolicy
 from daskxml.strategies.megabatch import Strategy
 from daskxml.strategies.protocol import (
+    Event,
     Measured,
     Merge,
+    Started,
+    WorkerDevice,
     WorkerView,
     natural_order,
 )
 from daskxml.strategies.state import MegabatchState, WorkerState
 
+WARM_S = 0.1  # seconds of work that the warm-up of a worker counts as
 Sizes = Mapping[str, float]
 Updates = Mapping[str, float]
 
@@ -240,16 +244,42 @@ class AdaptiveSgd(Strategy):
         steady = {name: w for name, w in state.members.items() if not w.came_late}
         paces = {name: self._pace(worker) for name, worker in steady.items()}
         members = {
-            name: replace(steady[name], batch_size=pace.size, gain=pace.gain)
+            name: replace(
+                steady[name], batch_size=pace.size, evidence=pace.evidence, speed=pace.speed
+            )
             for name, pace in scale_batch_sizes(paces, self.config).items()
         }
         return replace(state, members={**state.members, **members})
+
+    def record(self, state: MegabatchState, event: Event) -> MegabatchState:
+        """Take the speeds of the warm-up as a first observation."""
+        state = super().record(state, event)
+        known = {n: w for n, w in state.members.items() if w.rows_per_s}
+        if isinstance(event, Started) and self.config.rule == "speed" and len(known) > 1:
+            paces = {
+                n: replace(
+                    self._pace(w), updates=WARM_S * w.rows_per_s / w.batch_rows, busy_s=WARM_S
+                )
+                for n, w in known.items()
+                if not w.evidence.seen
+            }
+            members = {
+                n: replace(state.members[n], evidence=pace.evidence, speed=pace.speed)
+                for n, pace in by_speed(paces).items()
+            }
+            return replace(state, members={**state.members, **members})
+        return state
+
+    def _new_worker(self, device: WorkerDevice) -> WorkerState:
+        # the warm-up of a pool is with larger batches than those that it begins with
+        speed = 0.0 if device.is_pool else device.rows_per_s
+        return replace(super()._new_worker(device), rows_per_s=speed)
 
     def _pace(self, worker: WorkerState) -> Pace:
         low, high = self.config.bounds_of(worker.pool_threads)
         return Pace(
             size=worker.batch_size, low=low, high=high, updates=worker.updates,
-            busy_s=worker.busy_s, is_pool=worker.pool_threads > 0, gain=worker.gain,
+            busy_s=worker.busy_s, is_pool=worker.pool_threads > 0, evidence=worker.evidence,
         )  # fmt: skip
 
     def merge(self, state: MegabatchState, measured: Measured) -> Merge:

@@ -7,18 +7,19 @@ two merges. With u_i the updates of worker i, t_i its seconds of work an update,
 =============  =====================================================================================
 rule           next size
 =============  =====================================================================================
-``speed``      ``b_i (T / t_i)^g_i``, T the geometric mean of all t_i; then all sizes by one factor,
-               so that the largest is b_max. With g_i = 1 and a time in proportion to the rows this
-               is b_max times a worker's speed over the fastest one's
+``speed``      ``b_i T / t_i``, T the geometric mean of all t_i; then all sizes by one factor, so
+               that the largest is b_max. With a time in proportion to the rows this is b_max times
+               a worker's speed over the fastest one's
 ``sign``       one fixed step up where u_i is above the mean, one down where it is below
 ``paper``      Algorithm 1 as printed: ``b_i + beta (u_i - mean u)``; a step that would leave the
                bounds is skipped
 =============  =====================================================================================
 
 ``speed`` alone is not drawn to either bound by noise: counts of updates are whole numbers and end
-with the last lease, seconds are neither; and one worker always has b_max. The exponent g_i is 1 at
-first; it is halved, down to 1/8, where a size would go back, and grows by half where it goes on, so
-that it averages noise and still follows a change. ``sign`` is what the authors' published code does
+with the last lease, seconds are neither; and one worker always has b_max. Sizes stay until the mean
+of ``log(T / t_i)`` over several mega-batches is beyond what its noise makes of equal workers: more
+than `LEAST` and three times its standard error, a little more among many. Then all step by their
+means. ``sign`` is what the authors' published code does
 (https://github.com/YMA33/HeteroGPU, ``GPUGDScheduler.cu``; a part of their system): there steps are
 of b_min rows, and a size that has reached a bound stays. The study that chose the default:
 docs/decisions/strategies.md.
@@ -33,7 +34,10 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-GROWTH, SHRINKING, LEAST_GAIN = 1.5, 0.5, 1 / 8
+from daskxml.strategies.state import NO_EVIDENCE, Evidence
+
+LEAST = 0.02  # relative change of a size
+_INDEPENDENT_S = 0.5  # what holds a worker up lasts: shorter observations are parts of one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,8 +56,10 @@ class Pace:
         Seconds that they took.
     is_pool
         Whether it is a pool of threads, which no other worker is compared with.
-    gain
-        ``g_i`` of its last step, with the sign of that step; 0: there was none.
+    evidence
+        What ``log(T / t_i)`` was so far.
+    speed
+        The rows a second of all that.
     """
 
     size: float
@@ -62,19 +68,29 @@ class Pace:
     updates: float = 0.0
     busy_s: float = 0.0
     is_pool: bool = False
-    gain: float = 0.0
+    evidence: Evidence = NO_EVIDENCE
+    speed: float = 0.0
 
     def sized(self, size: float) -> Pace:
         """Return it with another size, within its bounds."""
         return replace(self, size=min(max(size, self.low), self.high))
 
+    def observed(self, value: float) -> Pace:
+        """Return it with one more observation of ``log(T / t_i)``."""
+        weight = min(1.0, self.busy_s / _INDEPENDENT_S)
+        return replace(self, evidence=self.evidence.with_value(value, weight))
+
+    def stepped(self, by: float) -> Pace:
+        """Return it with what its evidence says of its new size, as a first observation."""
+        return replace(self, evidence=self.evidence.restarted(self.evidence.mean + by))
+
 
 Paces = Mapping[str, Pace]
 
 
-def _compared(paces: Paces) -> Collection[Pace]:
+def _compared(paces: Paces) -> Collection[str]:
     """Return those that set the pace: replicas, or pools where there is nothing else."""
-    return [pace for pace in paces.values() if not pace.is_pool] or paces.values()
+    return [name for name, pace in paces.items() if not pace.is_pool] or paces.keys()
 
 
 def by_speed(paces: Paces) -> dict[str, Pace]:
@@ -83,32 +99,39 @@ def by_speed(paces: Paces) -> dict[str, Pace]:
     Examples
     --------
     >>> fast = Pace(size=64.0, high=64, updates=50, busy_s=50.0)
-    >>> sized = by_speed({"a": fast, "b": replace(fast, busy_s=100.0)})
-    >>> {name: round(pace.size, 6) for name, pace in sized.items()}
-    {'a': 64.0, 'b': 32.0}
+    >>> paces = {"a": fast, "b": replace(fast, busy_s=100.0)}
+    >>> once = by_speed(paces)  # it may be noise
+    >>> again = by_speed({n: replace(paces[n], evidence=p.evidence) for n, p in once.items()})
+    >>> {name: [round(each[name].size, 6) for each in (once, again)] for name in "ab"}
+    {'a': [64.0, 64.0], 'b': [64.0, 32.0]}
     """
     timed = {n: p for n, p in paces.items() if p.updates and p.busy_s}
     if not timed:
         return dict(paces)
     times = {name: math.log(pace.busy_s / pace.updates) for name, pace in timed.items()}
-    mean = _mean([math.log(pace.busy_s / pace.updates) for pace in _compared(timed)])
-    moved = {name: _moved(pace, mean - times[name]) for name, pace in timed.items()}
-    reference = _compared(moved)
-    factor = 1.0
-    if not any(pace.is_pool for pace in reference):
-        factor = min(pace.high for pace in reference) / max(pace.size for pace in reference)
-    return {**paces, **{name: pace.sized(pace.size * factor) for name, pace in moved.items()}}
+    mean = _mean([times[name] for name in _compared(timed)])
+    seen = {name: pace.observed(mean - times[name]) for name, pace in timed.items()}
+    sized = _sized(seen)
+    steps = {name: math.log(sized[name].size / pace.size) for name, pace in seen.items()}
+    normal = math.sqrt(9.0 + 2.0 * math.log(len(seen)))
+    is_due = any(
+        pace.evidence.seen > 1 and abs(steps[n]) > max(LEAST, pace.evidence.bound(normal))
+        for n, pace in seen.items()
+    )
+    if is_due:
+        common = _mean([steps[name] for name in _compared(seen)])
+        seen = {name: pace.stepped(common - steps[name]) for name, pace in sized.items()}
+    rates = {n: math.exp(p.evidence.likely - mean) * p.size for n, p in seen.items()}
+    return {**paces, **{name: replace(pace, speed=rates[name]) for name, pace in seen.items()}}
 
 
-def _moved(pace: Pace, change: float) -> Pace:
-    """Return a worker whose size's logarithm has made a part of a change, before bounds."""
-    gain = abs(pace.gain) or 1.0
-    if change * pace.gain > 0.0:
-        gain = min(1.0, gain * GROWTH)
-    elif change * pace.gain < 0.0:
-        gain = max(LEAST_GAIN, gain * SHRINKING)
-    kept = math.copysign(gain, change or pace.gain or 1.0)
-    return replace(pace, size=pace.size * math.exp(gain * change), gain=kept)
+def _sized(paces: Paces) -> dict[str, Pace]:
+    """Return workers with the sizes that follow from their evidence."""
+    sizes = {name: pace.size * math.exp(pace.evidence.mean) for name, pace in paces.items()}
+    reference, factor = _compared(paces), 1.0
+    if not any(paces[name].is_pool for name in reference):
+        factor = min(paces[n].high for n in reference) / max(sizes[n] for n in reference)
+    return {name: pace.sized(sizes[name] * factor) for name, pace in paces.items()}
 
 
 def by_sign(paces: Paces, beta: float) -> dict[str, Pace]:
@@ -121,7 +144,7 @@ def by_sign(paces: Paces, beta: float) -> dict[str, Pace]:
     >>> {name: pace.size for name, pace in sized.items()}
     {'a': 36.0, 'b': 28.0}
     """
-    mean = _mean([pace.updates for pace in _compared(paces)])
+    mean = _mean([paces[name].updates for name in _compared(paces)])
     steps = {name: beta or pace.low / 2.0 for name, pace in paces.items()}
     signs = {n: (p.updates > mean) - (p.updates < mean) for n, p in paces.items()}
     return {name: pace.sized(pace.size + signs[name] * steps[name]) for name, pace in paces.items()}
@@ -137,7 +160,7 @@ def as_printed(paces: Paces, beta: float) -> dict[str, Pace]:
     >>> {name: pace.size for name, pace in sized.items()}
     {'a': 40.0, 'b': 24.0}
     """
-    mean = _mean([pace.updates for pace in _compared(paces)])
+    mean = _mean([paces[name].updates for name in _compared(paces)])
     if not any(pace.updates for pace in paces.values()):
         return dict(paces)
     moved = {n: p.size + (beta or p.low / 2.0) * (p.updates - mean) for n, p in paces.items()}

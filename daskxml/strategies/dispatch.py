@@ -11,9 +11,10 @@ the mega-batch runs out. What happens at the very end is the policy's ``tail``:
             never waits for one batch on a slow worker
 ``shares``  each worker has its share of the whole mega-batch, to the row: equal workers make
             equally many batches, and all end at the same time. Its last batch is what is left of
-            its share. A worker that is through, although rows are left, is ahead of the others:
-            it helps as under ``sooner``. Shares of less than an eighth of a batch are left to
-            such a worker, too
+            its share, and it is in a lease with others. A worker that is through, although
+            rows are left, is ahead of the others: it helps as under ``sooner``, where the merge
+            comes sooner by more than messages take. Shares of less than an eighth of a batch are
+            left to such a worker, too
 ``any``     whoever is free gets the next batch
 ==========  ====================================================================================
 """
@@ -28,6 +29,7 @@ from typing import Literal
 IN_FLIGHT = 2  # leases per worker: one that runs, one that is queued
 LONGEST_LEASE_S = 1.0  # keeps losses small, and stops prompt
 SHORTEST_LEASE_S = 0.02  # about as long as the next one is on its way
+_HAIR = 1e-3  # rows
 _LEAST_SHARE = 1 / 8  # of a batch; less than that is no batch of its own
 
 
@@ -71,6 +73,8 @@ class Load:
         Leases not yet reported.
     done_rows
         Rows done in this mega-batch.
+    share
+        By which shares are divided, a throughput; 0: by ``rows_per_s``.
     """
 
     batch_rows: int
@@ -78,6 +82,7 @@ class Load:
     leased_rows: int
     leases: int
     done_rows: int = 0
+    share: float = 0.0
 
 
 def next_lease_rows(
@@ -106,35 +111,48 @@ def next_lease_rows(
 
     >>> loads = {"a": Load(10, 100.0, 10, 1, 10), "b": Load(10, 100.0, 10, 1, 0)}
     >>> [next_lease_rows(name, loads, 15, BY_SHARES) for name in "ab"]
-    [3, 10]
+    [3, 13]
     """
     load = loads[worker]
     if remaining_rows <= 0 or load.leases >= policy.in_flight:
         return 0
     if policy.tail == "any":
         return min(remaining_rows, load.batch_rows)
-    batches = _whole_batches(load, loads, remaining_rows, policy.longest_s)
     if policy.tail == "shares" and load.rows_per_s > 0.0:
-        own = _left_of_share(load, loads, remaining_rows)
-        if own >= load.batch_rows:
-            batches = min(batches, int(own / load.batch_rows))
-            return min(remaining_rows, batches * load.batch_rows)
-        if own >= _LEAST_SHARE * load.batch_rows:
-            return min(remaining_rows, ceil(own))
-        if load.leases:
-            return 0
-        batches = 1
+        return _lease_of_share(worker, loads, remaining_rows, policy.longest_s)
+    batches = _whole_batches(load, loads, remaining_rows, policy.longest_s)
     if not _ends_sooner_with(worker, loads, remaining_rows):
         return 0
     return min(remaining_rows, batches * load.batch_rows)
 
 
-def _left_of_share(load: Load, loads: Mapping[str, Load], remaining_rows: int) -> float:
-    """Rows that a worker is still to be leased of its share, by speed, of the mega-batch."""
-    total = sum(other.rows_per_s or load.rows_per_s for other in loads.values())
-    rows = remaining_rows + sum(other.leased_rows + other.done_rows for other in loads.values())
-    own = rows * load.rows_per_s / total - load.leased_rows - load.done_rows
-    return own + 1e-9 * rows  # whole batches of exactly such a share are whole in floats, too
+def _lease_of_share(
+    worker: str, loads: Mapping[str, Load], remaining_rows: int, longest_s: float
+) -> int:
+    load = loads[worker]
+    known = load.share or load.rows_per_s
+    shares = {name: other.share or other.rows_per_s or known for name, other in loads.items()}
+    total = sum(shares.values())
+    everything = remaining_rows + sum(
+        other.leased_rows + other.done_rows for other in loads.values()
+    )
+    # Whole batches of exactly such a share are whole in floats, too.
+    left = {
+        name: everything * shares[name] / total + _HAIR - other.leased_rows - other.done_rows
+        for name, other in loads.items()
+    }
+    own = left[worker]
+    longest = load.rows_per_s * longest_s
+    wanted = min(max(own / 2.0, load.rows_per_s * SHORTEST_LEASE_S), longest)
+    if own >= _LEAST_SHARE * load.batch_rows:
+        rows = load.batch_rows * max(1, int(wanted / load.batch_rows))
+        is_rest = own <= longest and own - rows < load.batch_rows
+        return min(remaining_rows, ceil(own - 2.0 * _HAIR) if is_rest or rows > own else rows)
+    others = (left[name] >= _LEAST_SHARE * other.batch_rows for name, other in loads.items())
+    margin_s = SHORTEST_LEASE_S if any(others) else 0.0
+    if load.leases or not _ends_sooner_with(worker, loads, remaining_rows, margin_s):
+        return 0
+    return min(remaining_rows, load.batch_rows)
 
 
 def _whole_batches(
@@ -153,7 +171,9 @@ def _whole_batches(
     return max(1, int(min(max(share / 2.0, shortest), longest) / load.batch_rows))
 
 
-def _ends_sooner_with(worker: str, loads: Mapping[str, Load], remaining_rows: int) -> bool:
+def _ends_sooner_with(
+    worker: str, loads: Mapping[str, Load], remaining_rows: int, margin_s: float = 0.0
+) -> bool:
     """Whether one more batch here ends before the others could have done all that is left."""
     load = loads[worker]
     others = [other for name, other in loads.items() if name != worker]
@@ -162,7 +182,7 @@ def _ends_sooner_with(worker: str, loads: Mapping[str, Load], remaining_rows: in
     ends_s = (load.leased_rows + min(load.batch_rows, remaining_rows)) / load.rows_per_s
     # Whole batches: a share of a row on every device is no way to end sooner. A hair less time
     # than `ends_s`, so that of equal workers none leaves the batch to the other.
-    before_s = ends_s * (1.0 - 1e-9)
+    before_s = (ends_s + margin_s) * (1.0 - 1e-9)
     return sum(_rows_before(before_s, o, remaining_rows) for o in others) < remaining_rows
 
 

@@ -9,13 +9,19 @@ functions return a new state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 from daskxml.strategies import quorum as by_quorum
 from daskxml.strategies.batches import BatchConfig
-from daskxml.strategies.dispatch import DEFAULT_POLICY, LeasePolicy, Load, next_lease_rows
+from daskxml.strategies.dispatch import (
+    DEFAULT_POLICY,
+    SHORTEST_LEASE_S,
+    LeasePolicy,
+    Load,
+    next_lease_rows,
+)
 from daskxml.strategies.protocol import (
     REPLICA,
     BatchLimited,
@@ -51,22 +57,22 @@ from daskxml.strategies.state import (
 )
 
 
-def _load(worker: WorkerState, policy: LeasePolicy) -> Load:
-    speed = worker.rows_per_s
-    if policy.tail == "shares" and worker.rows and worker.busy_s:
-        speed = worker.rows / worker.busy_s  # of this mega-batch: shares are to come out even
-    return Load(worker.batch_rows, speed, worker.leased_rows, worker.leases, worker.rows)
+def _load(worker: WorkerState, *, is_planned: bool) -> Load:
+    share = worker.rows / worker.busy_s if worker.rows and worker.busy_s else worker.rows_per_s
+    if is_planned and worker.speed:
+        share = worker.speed
+    work = worker.leased_rows, worker.leases, worker.rows
+    return Load(worker.batch_rows, worker.rows_per_s, *work, share)
 
 
-def whole_or_part(rows: int, batch_rows: int) -> int:
-    """Return the rows of the whole batches in a lease; all of it, if it is less than one.
-
-    Examples
-    --------
-    >>> whole_or_part(70, 32), whole_or_part(6, 32)
-    (64, 6)
-    """
-    return rows - rows % batch_rows if rows > batch_rows else rows
+def _is_as_planned(workers: Iterable[WorkerState]) -> bool:
+    """Whether all did their rows of this mega-batch as soon as shares assume, but for a moment."""
+    done = [w for w in workers if w.rows and w.busy_s and w.speed]
+    busy_s, planned_s = sum(w.busy_s for w in done), sum(w.rows / w.speed for w in done)
+    slower = busy_s / planned_s if done else 1.0
+    return all(
+        w.busy_s - slower * w.rows / w.speed <= max(SHORTEST_LEASE_S, w.busy_s / 32.0) for w in done
+    )
 
 
 def proportional_weights(
@@ -123,7 +129,7 @@ class Strategy:
         `daskxml.strategies.quorum`. 1 unless it is set.
     scales_parts
         Whether a batch of fewer rows than the worker's others, as there may be one at the end of a
-        mega-batch, steps at a rate in proportion to its rows.
+        lease, steps at a rate in proportion to its rows.
     """
 
     is_joint: bool = False
@@ -152,13 +158,12 @@ class Strategy:
     def lease_of(self, name: str, worker: WorkerState, rows: int) -> Work | None:
         """Return a worker's lease of at most so many rows; None if that is none.
 
-        With `scales_parts` a batch of fewer rows than the others is a lease of its own.
+        With `scales_parts` a lease of less than a batch is at a rate in proportion to its rows.
         """
         if not rows:
             return None
         rate = self.rate(worker)
         if self.scales_parts:
-            rows = whole_or_part(rows, worker.batch_rows)
             rate *= min(1.0, rows / worker.batch_rows)
         return Work.alone(name, rows, worker.batch_rows, rate)
 
@@ -295,7 +300,8 @@ class Strategy:
     def _next_lease(
         self, members: Mapping[str, WorkerState], remaining_rows: int, policy: LeasePolicy
     ) -> Work | None:
-        loads = {name: _load(worker, policy) for name, worker in members.items()}
+        is_planned = _is_as_planned(members.values())
+        loads = {name: _load(w, is_planned=is_planned) for name, w in members.items()}
         for name in sorted(members, key=lambda n: (members[n].leases, natural_order(n))):
             rows = next_lease_rows(name, loads, remaining_rows, policy)
             if lease := self.lease_of(name, members[name], rows):
@@ -323,6 +329,6 @@ class Strategy:
 
     def restore(self, plain: dict[str, Any]) -> MegabatchState:
         """Return the state that ``plain`` was made from."""
-        members = {name: WorkerState(**worker) for name, worker in plain["members"].items()}
+        members = {name: WorkerState.restored(worker) for name, worker in plain["members"].items()}
         merging = tuple(plain.get("merging", ()))
         return MegabatchState(**{**plain, "members": members, "merging": merging})

@@ -51,9 +51,12 @@ class WorkerDevice:
     pool_threads
         0: a replica, one batch after the other. Otherwise the worker is a pool of so many threads,
         which divide each of its batches among themselves and update one model without locks.
+    rows_per_s
+        Its speed in the warm-up; 0: not known.
     """
 
     pool_threads: int = 0
+    rows_per_s: float = 0.0
 
     @property
     def is_pool(self) -> bool:

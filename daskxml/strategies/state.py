@@ -2,11 +2,94 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+MEMORY = 16.0  # observations that evidence remembers
+# What is assumed of noise: as if so many mega-batches had shown such a deviation, of which few are
+# as many times larger.
+_PRIOR, _DEVIATION, _SURPRISE = 1, 0.08, 3.5
 _SMOOTHING = 0.5  # share of the newest lease in the measured throughput
 _SLOWEST = 4  # times as long as expected that a late lease counts, at most: a frozen worker is idle
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """What the mega-batches so far say of a quantity that is to be 0.
+
+    The first observation that is far from those before is left out, as a moment in which the
+    worker was held up; with a second one in a row all begins anew.
+
+    Attributes
+    ----------
+    seen
+        Observations, by their weights; at most `MEMORY`: older ones count less and less.
+    mean, squares
+        Their mean, and the sum of the squares of the deviations from it.
+    is_doubted
+        Whether the last one was left out.
+
+    Examples
+    --------
+    >>> found = Evidence()
+    >>> for value in (0.4, 0.4, -0.9, 0.4):
+    ...     found = found.with_value(value)
+    >>> found.seen, round(found.mean, 3), round(found.error, 3)
+    (3.0, 0.4, 0.027)
+    """
+
+    seen: float = 0.0
+    mean: float = 0.0
+    squares: float = 0.0
+    is_doubted: bool = False
+
+    def with_value(self, value: float, weight: float = 1.0) -> Evidence:
+        """Return it with one more observation; that of a short time is a part of one."""
+        off = value - self.mean
+        if self.seen and abs(off) > _SURPRISE * self._deviation / math.sqrt(weight):
+            if self.is_doubted:
+                return Evidence(seen=weight, mean=value)
+            return replace(self, is_doubted=True)
+        seen = self.seen + weight
+        mean = self.mean + off * weight / seen
+        squares = self.squares + weight * off * (value - mean)
+        if seen > MEMORY:
+            seen, squares = MEMORY, squares * MEMORY / seen
+        return Evidence(seen=seen, mean=mean, squares=squares)
+
+    def restarted(self, mean: float) -> Evidence:
+        """Return one with a single observation, and the noise that this one knows."""
+        return Evidence(seen=1.0, mean=mean, squares=_PRIOR * (self._deviation**2 - _DEVIATION**2))
+
+    @property
+    def _freedom(self) -> float:
+        return _PRIOR + max(0.0, self.seen - 1.0)
+
+    @property
+    def _deviation(self) -> float:
+        return math.sqrt((_PRIOR * _DEVIATION**2 + self.squares) / self._freedom)
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean."""
+        return self._deviation / math.sqrt(self.seen) if self.seen else math.inf
+
+    def bound(self, normal: float) -> float:
+        """Return how far the mean may be from 0 by noise, as often as a ``normal`` deviate.
+
+        By the first terms of the t distribution's quantile, for a deviation that is estimated.
+        """
+        return normal * (1.0 + (normal**2 + 1.0) / (4.0 * self._freedom)) * self.error
+
+    @property
+    def likely(self) -> float:
+        """The mean, drawn to 0 by as much as it may be noise."""
+        return self.mean * max(0.0, 1.0 - (self.error / self.mean) ** 2) if self.mean else 0.0
+
+
+NO_EVIDENCE = Evidence()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,14 +114,14 @@ class WorkerState:
     rows_per_s
         Measured throughput, without waiting for others; 0 before the first measurement.
     speed
-        The throughput by which its batches are sized once for all, where they are; 0 before.
+        The throughput by which its batches are sized once for all, or by which rows are shared,
+        where they are; 0 before.
     came_late
         Whether it joined, or came back, since this mega-batch began: it has no whole share of it.
     most_rows
         The largest batch that its memory holds, an upper bound of ``batch_size``; 0: no bound.
-    gain
-        What a rule of batch sizes remembers of its last step; see
-        `daskxml.strategies.batch_rules`.
+    evidence
+        How much sooner than the others it ends a batch, and how sure that is.
     staleness
         Updates of others between two of a replica's own, in the last mega-batch (shared models).
     best_rows_per_s
@@ -63,7 +146,7 @@ class WorkerState:
     came_late: bool = False
     most_rows: int = 0
     busy_s: float = 0.0
-    gain: float = 0.0
+    evidence: Evidence = NO_EVIDENCE
     staleness: float = 0.0
     best_rows_per_s: float = 0.0
     speed: float = 0.0
@@ -76,6 +159,11 @@ class WorkerState:
     def __post_init__(self) -> None:
         if self.most_rows:
             object.__setattr__(self, "batch_size", min(self.batch_size, float(self.most_rows)))
+
+    @classmethod
+    def restored(cls, plain: Mapping[str, Any]) -> WorkerState:
+        """Return the state of which these are the values."""
+        return cls(**{**plain, "evidence": Evidence(**plain["evidence"])})
 
     @property
     def updates_per_batch(self) -> int:

@@ -81,12 +81,12 @@ def shuffled_rows(path: Path, seed: int) -> Partition:
 
 def lease_rate(
     config: RunConfig, worker: Mapping[str, Any], batches: Sequence[Sequence[Span]]
-) -> float:
-    """Return the rate of a lease: a smaller batch has one of its own, in proportion to its rows."""
+) -> tuple[float, bool]:
+    """Return the rate of a lease, and whether that of a smaller batch is in proportion."""
     rows = sum(span.rows for batch in batches for span in batch)
     is_scaled = getattr(config.make_strategy(), "scales_parts", False)
     share = min(1.0, rows / worker["batch_rows"]) if is_scaled else 1.0
-    return float(worker["lr"] * share)
+    return float(worker["lr"] * share), is_scaled
 
 
 def make_training_worker(config: RunConfig, rows: Partition) -> TrainingWorker:
@@ -113,7 +113,10 @@ def replayed_model(path: Path, values: Mapping[str, Any], history: History) -> A
             training_worker.set_model(current, previous, 0)
             for lease in worker["leases"]:
                 batches = cut_batches([Span(*span) for span in lease], worker["batch_rows"])
-                training_worker.lease(batches, lease_rate(config, worker, batches), {})
+                rate, is_scaled = lease_rate(config, worker, batches)
+                work = RunWork(1, ("",), (batches,), (rate,), scales_parts=is_scaled)
+                for some, lr in work.rated:
+                    training_worker.lease(some, lr, {})
             merged += worker["weight"] * training_worker.replica.flat.astype(np.float64)
         merged += config.strategy.momentum * (current.astype(np.float64) - previous)
         current, previous = merged.astype(np.float32), current

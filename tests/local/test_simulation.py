@@ -45,6 +45,7 @@ def test_a_run_is_evaluated_and_loaded_like_any_other(data, values, costs, tmp_p
 
 
 def test_a_faster_worker_does_more_rows_and_the_batches_follow(data, values, costs):
+    values["training"] = {"megabatches": 30}  # half a second of work is one observation
     run = simulate(values, {"fast": 1.0, "slow": 0.25}, **data, **costs)
     first, last = run.history[0]["workers"], run.history[-1]["workers"]
     assert first["fast"]["rows"] > 2 * first["slow"]["rows"]

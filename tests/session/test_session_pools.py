@@ -50,5 +50,5 @@ def test_it_does_not_hold_the_merge_up():
     for row in history[1:]:
         assert sum(w["updates"] for w in row["workers"].values()) > 0
         gpu = row["workers"]["gpu"]
-        assert gpu["idle_s"] <= 0.01 + 1e-9  # a batch of the pool: one row
+        assert gpu["idle_s"] <= 0.0102  # a batch of the pool: one row, and a message
     assert sum(row["workers"]["cpu"]["updates"] for row in history) >= 30

@@ -26,6 +26,7 @@ from daskxml.strategies.protocol import (
     Started,
     Work,
     WorkDone,
+    WorkerDevice,
 )
 from daskxml.strategies.state import WorkerState
 from harness.every_strategy import follow
@@ -108,9 +109,35 @@ def test_the_default_rule_on_a_trace_of_leases():
     total = sum(perturbed.values())
     assert merge.weights == pytest.approx({n: weight / total for n, weight in perturbed.items()})
     state, _ = machine.step(state, Merged())
-    # a batch of 64 takes a 1 s and b 2 s
-    assert sizes(state) == pytest.approx({"a": 64.0, "b": 32.0})
-    assert machine.view(state)["b"].lr == pytest.approx(0.5)
+    # a batch of 64 takes a 1 s and b 2 s, which may be noise
+    assert sizes(state) == {"a": 64.0, "b": 64.0}
+    assert state.members["a"].evidence.mean == pytest.approx(math.log(2.0) / 2.0)
+    cluster = VirtualCluster(machine, {"a": 64.0, "b": 32.0})
+    cluster.run(3)  # and is none, if two mega-batches say so
+    assert sizes(cluster.state) == pytest.approx({"a": 64.0, "b": 32.0})
+    assert machine.view(cluster.state)["b"].lr == pytest.approx(0.5)
+
+
+def test_the_speeds_of_the_warm_up_are_a_first_observation():
+    machine = strategy(megabatch_batches=60)
+    devices = {"a": WorkerDevice(rows_per_s=6400.0), "b": WorkerDevice(rows_per_s=3200.0)}
+    state, _ = machine.step(machine.initial_state(), Started(("a", "b"), devices))
+    state, leases = machine.step(state, Begin())
+    # about three quarters of their shares, in two leases each, and not two batches
+    leased = [sum(lease.rows for lease in leases if name in lease.parts) for name in "ab"]
+    assert leased == [27 * 64, 16 * 64]
+    shares = {name: worker.speed for name, worker in state.members.items()}
+    assert shares["a"] / shares["b"] == pytest.approx(1.66, abs=0.01)
+
+
+@pytest.mark.parametrize("held_up", [1, 2])
+def test_a_moment_in_which_a_worker_is_held_up_is_no_evidence(held_up):
+    paces = dict.fromkeys("ab", Pace(size=64.0, high=64, updates=25, busy_s=0.25))
+    for megabatch in range(10):
+        busy_s = 0.5 if megabatch in (4, 3 + held_up) else 0.25
+        seen = {**paces, "b": replace(paces["b"], busy_s=busy_s)}
+        paces = {n: replace(p, busy_s=0.25) for n, p in scale_batch_sizes(seen, Config()).items()}
+        assert paces["b"].size == 64.0
 
 
 def test_a_worker_without_an_update_keeps_its_size():

@@ -34,6 +34,14 @@ def test_equal_workers_stay_within_a_tenth_of_the_largest_batch(workers, seed):
     assert all(max(m.batch_sizes.values()) == pytest.approx(BATCH_MAX) for m in run)
 
 
+@pytest.mark.parametrize("batch_s", [0.0004, 0.0015, 0.045])
+def test_equal_workers_make_equally_many_updates(batch_s):
+    # as long as batches of bibtex, of stackex4-2k and of a larger set, with 8 % of jitter
+    for m in timed([0.045 / batch_s] * 2, seed=1).run(100):
+        assert max(m.updates.values()) <= 1.1 * min(m.updates.values())
+        assert min(m.batch_sizes.values()) >= 61
+
+
 @pytest.mark.parametrize(
     ("speeds", "fixed"),
     [((1.0, 0.5), 0.0), ((1.0, 0.92, 0.84, 0.76), 0.0), ((1.0, 0.25), 0.0), ((1.0, 0.6), 0.25)],
