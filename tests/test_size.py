@@ -18,9 +18,9 @@ SLACK = 1.01  # so that not every commit has to lower the lines of code
 LIMITS = {
     "rooms": 18,
     "files of the package": 249,
-    "lines of the package": 31_653,
+    "lines of the package": 31_788,
     "benchmark scripts": 32,
-    "lines of benchmarks": 5_529,
+    "lines of benchmarks": 5_577,
     "pages": 50,
     "run files": 26,
     "commands": 16,
