@@ -240,10 +240,15 @@ def _check_names(texts: Iterable[str], installed: Installed) -> Iterator[Finding
 
 
 def _firsts(texts: Iterable[str]) -> dict[str, str]:
-    """Return the first package of each extra."""
+    """Return the first package of each extra; of those that have ``cluster``, of their own.
+
+    In the metadata of a wheel the packages of ``cluster`` are written out in them.
+    """
+    pairs = [(_NAME.match(text), re.search(r"extra == ['\"]([\w-]+)['\"]", text)) for text in texts]
+    named = [(name[0], extra[1]) for name, extra in pairs if name and extra]
+    common = {NAME, *(name for name, extra in named if extra == "cluster")}
     found: dict[str, str] = {}
-    for text in texts:
-        name, extra = _NAME.match(text), re.search(r"extra == ['\"]([\w-]+)['\"]", text)
-        if name and extra and extra[1] in EXTRAS:
-            found.setdefault(extra[1], name[0])
+    for name, extra in named:
+        if extra in EXTRAS and (extra == "cluster" or name not in common):
+            found.setdefault(extra, name)
     return found

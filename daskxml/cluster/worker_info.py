@@ -193,7 +193,7 @@ def device_of(resources: Mapping[str, float]) -> WorkerDevice:
     Examples
     --------
     >>> device_of({"cpu-pool": 4.0}), device_of({"GPU": 1.0})
-    (WorkerDevice(pool_threads=4), WorkerDevice(pool_threads=0))
+    (WorkerDevice(pool_threads=4, rows_per_s=0.0), WorkerDevice(pool_threads=0, rows_per_s=0.0))
     """
     return WorkerDevice(max(0, math.ceil(resources.get(POOL, 0.0))))
 

@@ -25,15 +25,9 @@ class QuickCache(FunctionCache):
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that compiles a function, and caches what was compiled.
+    """Return a decorator that compiles a function of a file, and caches what was compiled.
 
-    Examples
-    --------
-    >>> @njit(nogil=True)
-    ... def double(x):
-    ...     return 2 * x
-    >>> double.__name__
-    'double'
+    ``options`` are those of ``numba.njit``.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:

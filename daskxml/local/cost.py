@@ -237,7 +237,7 @@ class Devices:
     --------
     >>> devices = Devices(cost=CostModel(fixed_s=1.0), network=Network(), pools={"cpu": 4})
     >>> devices.device_of("cpu"), devices.device_of("gpu").is_pool
-    (WorkerDevice(pool_threads=4), False)
+    (WorkerDevice(pool_threads=4, rows_per_s=0.0), False)
     """
 
     cost: CostModel | None

@@ -215,7 +215,7 @@ def test_bad_blocks_are_refused_with_their_place(client) -> None:
     nan = sp.csr_matrix(np.diag([1, 1, np.nan, 1]))
     cases: dict[str, Any] = {
         "block 1: X has 4 rows but Y has 3": [delayed((X, Y)), delayed((X, Y[:3]))],
-        "block 1: is no pair": [delayed((X, Y)), delayed(X)],
+        "block 1: a csr_matrix is no partition: give a pair": [delayed((X, Y)), delayed(X)],
         "block 0: X, row 2: the matrix holds NaN": [delayed((nan, Y))],
         "X, row 6: the matrix holds NaN": daskxml.Matrices(
             da.concatenate([da.from_delayed(delayed(m), (4, 4), float) for m in (X, nan)]),

@@ -180,7 +180,6 @@ TREES = "[model]\nkind = 'trees'\n"
         ("[cluster]\ndevice = 'cpu'\n[gpu]\nexact = true", "5: [gpu] is for GPUs"),
         ("[gpu]\nexact = true\noutput_dtype = 'float16'", "5: [gpu] output_dtype = 'float16': "),
         ("target = 0.5\n[evaluation]\nk = [3]", "1: [training] target_metric = 'P@1': is ne"),
-        ("[pipeline]\nstages = []\n[text]\nmin_df = 2", "5: [text] is for documents"),
         (TREES + "[evaluation]\ntraining_loss = true", "6: [evaluation] training_loss = true: "),
         (TREES + "[data]\nresidency = 'shard'", "6: [data] residency = 'shard': [model] kind ="),
         (TREES + "[strategy]\nname = 'elastic'", "5: [strategy] is not for this [model] kind"),

@@ -181,10 +181,10 @@ LOST_AT_LAST = Case(
     faults=(
         fault("power", "", at=23, lasts_s=0.0008526016621664985),
         replace(fault("power", "store_local", at=99, lag=7), pick=2),
-        fault("cut", "", at=229),
-        replace(fault("kill here", "", at=229, lasts_s=0.4954630042034762, lag=2), pick=3,
+        fault("cut", "", at=245),
+        replace(fault("kill here", "", at=245, lasts_s=0.4954630042034762, lag=2), pick=3,
                 returns_s=0.0, same_address=False),
-        fault("early", "", at=229),
+        fault("early", "", at=245),
     ),
 )  # fmt: skip
 
@@ -251,9 +251,9 @@ PUSHED_BY_A_LOST_WORKER = Case(
         replace(fault("kill all", "rename run.toml", lasts_s=0.581968107686879, returns_s=5.0),
                 same_address=False),
         fault("stop", "fsync folder", at=24, lasts_s=0.6443050743406975),
-        replace(fault("freeze here", "", at=104, lasts_s=6.970736312717988, returns_s=1.0),
+        replace(fault("freeze here", "", at=128, lasts_s=6.970736312717988, returns_s=1.0),
                 pick=1),
-        replace(fault("kill here", "", at=104, lasts_s=0.051982679156636936, returns_s=-1.0, lag=1),
+        replace(fault("kill here", "", at=128, lasts_s=0.051982679156636936, returns_s=-1.0, lag=1),
                 pick=1),
     ),
 )  # fmt: skip
@@ -328,7 +328,7 @@ FROZEN_IN_AN_EVALUATION = by_quorum(
 
 
 FROZEN_IN_A_CHECKPOINT = by_quorum(
-    1064, "adaptive-sgd", 3, 3, 3,
+    1189, "adaptive-sgd", 3, 3, 3,
     frozen("copy_model", 0.25), frozen("store_checkpoint", 0.77), transport="tcp",
 )  # fmt: skip
 
@@ -340,17 +340,17 @@ FROZEN_IN_A_REBASE = by_quorum(
 
 
 ASKED_TWICE_TO_REBASE = by_quorum(
-    2079, "adaptive-sgd", 3, 2, 2,
+    2081, "adaptive-sgd", 3, 2, 2,
     fault("freeze", "copy_model", lasts_s=0.18),
-    fault("slow here", "batch", at=134, lasts_s=8.0, lag=8),
+    fault("slow here", "batch", at=128, lasts_s=8.0, lag=8),
     slots=2,
 )  # fmt: skip
 
 
 GIVEN_UP_IN_A_REBASE = by_quorum(
-    1432, "adaptive-sgd", 2, 3, 1,
+    821321, "elastic", 4, 2, 1,
     frozen("evaluate_pieces", 6.99), frozen("copy_model", 0.25),
-    frozen("daskxml_models", 8.0, lag=8), slots=2,
+    frozen("daskxml_models", 3.0, lag=5), slots=2,
 )  # fmt: skip
 
 

@@ -249,7 +249,7 @@ class FakeWorker:
 
     async def create_worker(self, run: str, settings: Any, handles: Any) -> Any:
         self._member = FakeMember()
-        return 100.0, "", None, None
+        return 100.0, "", None
 
     async def remove_worker(self, run: str, run_dir: str | None) -> None:
         if self._member is not None:

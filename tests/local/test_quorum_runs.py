@@ -80,7 +80,7 @@ def test_the_result_is_not_the_model_of_a_late_worker(data):
 def test_trees_refuse_what_they_do_not_simulate(data):
     files = {"train": data["train"], "test": data["test"]}
     freezes = {"speeds": [1.0, 1.0], "cost": COST, "changes": [Freeze(0.0, "0", 1.0)]}
-    with pytest.raises(ConfigError, match="worker 0 freezes, which label trees do not simulate"):
+    with pytest.raises(ConfigError, match="arrives or freezes, which label trees do not simulate"):
         daskxml.simulate("tree", **files, **freezes)
 
 

@@ -95,7 +95,7 @@ def test_the_tables_have_every_mega_batch_and_worker(report, simulated):
 
 
 def test_the_page_has_the_charts_that_are_no_constant(report):
-    assert report[0].read_text().count("<figure>") == 16
+    assert report[0].read_text().count("<figure>") == 14
     assert "Always the same: Batch size 32; " in read(report[0])  # of Elastic SGD
 
 
