@@ -177,7 +177,7 @@ def examine_kernels() -> Iterator[Finding]:
     """Yield whether models can be trained, which compiles the kernels, and how long that took."""
     compiled, begun_s = [], time.monotonic()
     try:
-        from daskxml.api.in_process import train_here
+        from daskxml.api.in_process import simulate, train_here
         from daskxml.kernels.registry import telling_of_compilation
 
         with (
@@ -186,8 +186,10 @@ def examine_kernels() -> Iterator[Finding]:
         ):
             rows = Path(folder) / "rows.txt"
             rows.write_text("4 2 2\n" + "0 0:1\n1 1:1\n" * 2)
-            for run_file in ("best", "network"):
-                train_here(run_file, train=str(rows), test=str(rows))
+            files: dict[str, Any] = {"train": str(rows), "test": str(rows)}
+            models = [train_here(run_file, **files).model for run_file in ("best", "network")]
+            for model in (*models, simulate("adaptive-sgd", [1.0, 1.0], **files).model):
+                model.warm_up()
     except ImportError:  # reported by `examine_packages`
         return
     except Exception as error:

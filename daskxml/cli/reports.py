@@ -90,7 +90,9 @@ def _print_verification(run: Verification) -> None:
     verified = {
         "run": str(run.run),
         "verified": f"{run.megabatches:,} mega-batches, {run.rows:,} rows, {run.events:,} events, "
-        f"{run.decisions:,} decisions",
+        f"{run.decisions:,} decisions"
+        + f", metrics of {run.test_rows:,} test rows"
+        * bool(run.test_rows),
         "found": says,
     }
     print_lines(verified | {"note": "; ".join(run.notes)})

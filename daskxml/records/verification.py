@@ -45,6 +45,8 @@ class Verification:
         Where the record does not follow its rules.
     notes
         What could not be verified, and why.
+    test_rows
+        With which the metrics of the model were recomputed.
     """
 
     run: Path
@@ -54,6 +56,7 @@ class Verification:
     decisions: int
     disagreements: tuple[Disagreement, ...]
     notes: tuple[str, ...]
+    test_rows: int = 0
 
     @property
     def agrees(self) -> bool:
@@ -106,8 +109,9 @@ def verify(run: str | Path, data: Sequence[str] = ()) -> Verification:
         findings, notes = Findings(), []
         events = decisions = check_tree_rows(rows, findings)
     _check_evaluations(history, findings)
-    if data:
-        notes += _check_metrics(directory, history, data, findings)
+    test_rows = _check_metrics(directory, history, data, findings) if data else 0
+    if data and not test_rows:
+        notes.append("the stored model was not evaluated in the run")
     return Verification(
         run=directory,
         megabatches=len(rows),
@@ -116,6 +120,7 @@ def verify(run: str | Path, data: Sequence[str] = ()) -> Verification:
         decisions=decisions,
         disagreements=tuple(findings.disagreements),
         notes=tuple(notes),
+        test_rows=test_rows,
     )
 
 
@@ -178,8 +183,8 @@ def _check_evaluations(history: Sequence[Mapping[str, Any]], findings: Findings)
 
 def _check_metrics(
     directory: Path, history: Sequence[Mapping[str, Any]], data: Sequence[str], findings: Findings
-) -> list[str]:
-    """Compare the metrics of the stored model with those on its test rows; return notes."""
+) -> int:
+    """Compare the metrics of the stored model with those on its test rows; return how many."""
     from daskxml.models.rows import evaluate_partitions, read_rows
     from daskxml.models.trained import Model
 
@@ -188,13 +193,13 @@ def _check_metrics(
     written = history[findings.megabatch - 1]["metrics"]
     k = [int(name[2:]) for name in written if name.startswith("P@")]
     if not k:
-        return ["the stored model was not evaluated in the run"]
+        return 0
     found = evaluate_partitions(model, read_rows(model, data), k).result()
     ties = 2.0 / max(1.0, found["rows"])  # that another machine may rank otherwise
     for name, value in found.items():
         if name in _COUNTS or not abs(written.get(name, math.inf) - value) <= ties:
             findings.compare("", f"metrics of {name}", written.get(name, "absent"), value)
-    return []
+    return int(found["rows"])
 
 
 def _check_length(directory: Path, megabatches: int) -> None:

@@ -84,7 +84,7 @@ def test_a_run_of_every_run_file_agrees(
     simulated(config, data, tmp_path / "run", changes=CHANGES if config.has_strategy else ())
     found = daskxml.verify(tmp_path / "run", [str(data["test"])])
     assert [str(problem) for problem in found.disagreements] == []
-    assert (found.megabatches, found.notes) == (4, ())
+    assert (found.megabatches, found.notes, found.test_rows) == (4, (), 200)
     assert found.rows == 4 * (config.strategy.megabatch_rows if config.has_strategy else 1500)
     assert found.decisions >= 4
 
