@@ -139,7 +139,7 @@ def make_progress(title: str) -> AbstractContextManager[PlainProgress | LiveProg
 
 
 def row_line(row: Row) -> str:
-    """Return a mega-batch as one line; label trees have no loss.
+    """Return a mega-batch as one line, or a tree, which has no loss.
 
     Examples
     --------
@@ -147,9 +147,9 @@ def row_line(row: Row) -> str:
     ...           "metrics": {"P@1": 0.5}, "workers": {}})
     'mega-batch 2  epoch 0.50  6,400 rows  0 rows/s  loss 4.2500  P@1 0.5000'
     """
+    number, is_tree = row.get("megabatch", 0), "loss" not in row
     parts = [
-        f"mega-batch {row.get('megabatch', 0)}",
-        f"epoch {row.get('epoch', 0):.2f}",
+        f"tree {number}" if is_tree else f"mega-batch {number}  epoch {row.get('epoch', 0):.2f}",
         f"{row.get('rows', 0):,} rows",
         f"{rows_per_s(row) or 0.0:,.0f} rows/s",
     ]

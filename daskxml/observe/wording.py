@@ -144,7 +144,8 @@ def event_lines(event: Event) -> list[str]:
 
 def _sizes(event: Event) -> str:
     tests = f"{event['test_rows']:,} {event.get('tested_on', 'test')} rows"
-    sizes = [f"{event[name]:,} {name}" for name in ("features", "labels", "parameters")]
+    columns = ("features", "labels", "parameters")  # trees have no parameters before the run
+    sizes = [f"{event[name]:,} {name}" for name in columns if event[name]]
     text = ", ".join([f"{event['rows']:,} rows and {tests}", *sizes])
     pools = [worker_label(name, threads) for name, threads in event.get("pools", {}).items()]
     return text + (f"; pools: {', '.join(pools)}" if pools else "")

@@ -69,7 +69,7 @@ def test_label_trees_have_no_loss(capsys):
     progress = PlainProgress()
     progress({"kind": "megabatch", "row": {k: v for k, v in ROW.items() if k != "loss"}})
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line == "mega-batch 4  epoch 1.25  12,800 rows  4,000 rows/s  P@1 0.5000  P@3 0.2500"
+    assert line == "tree 4  12,800 rows  4,000 rows/s  P@1 0.5000  P@3 0.2500"
 
 
 def test_off_a_terminal_there_is_a_line_for_each_piece_of_news(capsys):
