@@ -1,4 +1,4 @@
-"""A picture of the dashboard's page,: docs/images/dashboard.png.
+"""A picture of the dashboard's page: docs/images/dashboard.png.
 
     PYTHONPATH=tests python tools/dashboard_picture.py FILE TESTS [--dark] [--seconds 40]
 
