@@ -242,6 +242,8 @@ def folder_to_read(path: str | Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="daskxml-") as folder:
         try:
             with zipfile.ZipFile(path) as archive:
+                if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+                    raise zipfile.BadZipFile("compressed, as no model is")  # to any size
                 archive.extractall(folder)
         except (zipfile.BadZipFile, OSError, EOFError) as error:
             raise ModelError(f"{path}: damaged ({error}); restore it, or train again") from error

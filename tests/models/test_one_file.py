@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -48,6 +50,17 @@ def test_bytes(fitted):
     flipped[len(data) // 2] ^= 1
     with pytest.raises(ModelError, match="damaged"):
         daskxml.Model.from_bytes(bytes(flipped))
+
+
+def test_a_compressed_file_is_refused_before_it_is_unpacked(tmp_path):
+    path = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("model.safetensors", bytes(1 << 24))
+    for load in (daskxml.load, daskxml.XMLClassifier.load):
+        with pytest.raises(ModelError, match=r"damaged .compressed, as no model is"):
+            load(path)
+    with pytest.raises(ModelError, match="compressed"):
+        daskxml.Model.from_bytes(path.read_bytes())
 
 
 def test_commands_take_it(fitted, tmp_path, capsys):
