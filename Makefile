@@ -2,7 +2,7 @@
 #   make demo       train on generated data, two minutes on two cores
 #   make test       lint, types, the documents and the tests; what continuous integration runs
 #   make test-slow  the tests on real data and of many minutes
-#   make test-loggers  the loggers with the packages they write to, which it installs
+#   make test-loggers  docs/examples/log_run.py with the packages it writes to, which it installs
 #   make test-ucx   the tests of cluster and transport over ucx, in an environment of its own
 #   make test-cuda  the tests of the GPU kernels with CuPy, in an environment of its own, and on a GPU
 #                   if there is one; CUDA=13 for the other CUDA
@@ -86,8 +86,8 @@ test-slow: $(READY)
 	$(BIN)/python -m pytest -q -m slow
 
 test-loggers: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[tensorboard,mlflow,wandb]'
-	$(BIN)/python -m pytest -q tests/observe/test_logger_packages.py
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[loggers]'
+	$(BIN)/python -m pytest -q tests/observe/test_log_run.py
 
 $(UCX_READY): pyproject.toml
 	$(PYTHON) -m venv $(UCX_VENV)
@@ -125,7 +125,7 @@ bench: $(READY)
 LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
   --no-header --no-emit-index-url --no-annotate
 # The images, and what is tested beside: an image's name, then the extras that are in it.
-LOCKS := cpu=cluster,serve cuda12=serve,cuda12 cuda13=serve,cuda13 extras=test,bench,mlflow,tensorboard,wandb
+LOCKS := cpu=cluster,serve cuda12=serve,cuda12 cuda13=serve,cuda13 extras=test,bench,loggers
 
 lock: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv

@@ -19,7 +19,6 @@ from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.rows import feature_blocks, label_csr, slice_csr
 from daskxml.models.trained import Model
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, run_callbacks
-from daskxml.observe.loggers import Logger
 from daskxml.observe.notebook import run_html
 from daskxml.records.run_dir import RunDir
 
@@ -151,7 +150,6 @@ class JobOptions(TypedDict, total=False):
     overrides: Iterable[str] | Mapping[str, Any]
     on_event: OnEvent | None
     on_megabatch: OnMegabatch | None
-    loggers: Iterable[str | Logger]
     raises: Iterable[type[BaseException]]
 
 
@@ -228,8 +226,7 @@ class Job:
 
     def run(self, place: Place) -> Run:
         """Train in some place: the directory is locked, and callbacks are called meanwhile."""
-        callbacks = run_callbacks(self.config, self.directory, **self.callbacks)
-        with self.directory, callbacks as publish:
+        with self.directory, run_callbacks(**self.callbacks) as publish:
             return place.run(self, publish)
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from daskxml.cluster.detached import model_of
 from daskxml.cluster.event_log import RunRecord, revive
 from daskxml.cluster.scheduler_plugin import SPAN, RunSchedulerPlugin
 from daskxml.cluster.worker_info import daskxml_version, explain_import
-from daskxml.config import RunConfig, load_run_config
+from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, ModelError
 from daskxml.core.signals import defer_signals
 from daskxml.core.work_stats import StageRecord
@@ -29,7 +27,6 @@ from daskxml.models.store import ModelHeader, read_model
 from daskxml.models.trained import Model
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, ignore, run_callbacks
 from daskxml.observe.dashboard import DashboardPlugin
-from daskxml.observe.loggers import Logger
 from daskxml.observe.notebook import notebook_progress
 from daskxml.records.checkpoint import checkpoints
 from daskxml.records.run_dir import RunDir
@@ -58,20 +55,18 @@ class RunHandle(RunRecord):
         *,
         on_event: OnEvent | None = None,
         on_megabatch: OnMegabatch | None = None,
-        loggers: Iterable[str | Logger] = (),
     ) -> Run:
         """Follow the run from its beginning to its end, and return its result.
 
-        The run's directory is written by the workers, or by the client that started the run; only
-        loggers write here, all mega-batches from the first one on. The model is read from the
-        directory if this machine sees it, else fetched from a worker. Interrupting this call does
-        not affect the run.
+        The run's directory is written by the workers, or by the client that started the run. The
+        model is read from the directory if this machine sees it, else fetched from a worker.
+        Interrupting this call does not affect the run.
 
         Parameters
         ----------
-        on_event, on_megabatch, loggers
-            Called during the run: see `daskxml.observe.callbacks`. If this call is interrupted and
-            the run continues, a logger ends with ``interrupt``.
+        on_event, on_megabatch
+            Called with all events and mega-batches from the first one on: see
+            `daskxml.observe.callbacks`.
 
         Raises
         ------
@@ -80,11 +75,9 @@ class RunHandle(RunRecord):
         """
         with running_cluster(self.client, self.scheduler) as connected:
             found = find_run(self.run, _handles(connected))
-            config, place = _settings(connected, found)
             title = Path(found.out).name or f"{found.name or found.strategy}-{found.run}"
             on_event = on_event or notebook_progress(title)
-            callbacks = run_callbacks(config, place, on_event, on_megabatch, loggers, title)
-            with callbacks as publish:
+            with run_callbacks(on_event, on_megabatch) as publish:
                 return RunFollower(connected, found.run, publish).follow()
 
     def stop(self, *, on_event: OnEvent | None = None, forget_it: bool = False) -> RunHandle:
@@ -180,16 +173,6 @@ def find_run(run: str, records: Sequence[RunHandle]) -> RunHandle:
     known = ", ".join(each.run for each in named or records) or "none"
     what = "several runs have this name" if named else "no such run on this scheduler"
     raise ClusterError(f"{run}: {what}; take one of: {known}")
-
-
-def _settings(client: Client, found: RunHandle) -> tuple[RunConfig, RunDir]:
-    """Return a run's run file, and its directory if loggers of this process can write there."""
-    answer = call(client, "daskxml_settings", run=found.run)
-    config, checkpoint = load_run_config(tomllib.loads(answer["config"])), answer["checkpoint"]
-    if not found.out or not os.access(found.out, os.W_OK):
-        return config, NOWHERE
-    is_there = checkpoint is not None and Path(checkpoint).is_file()
-    return config, RunDir(Path(found.out), checkpoint if is_there else None)
 
 
 def _handles(connected: Client, **where: Any) -> list[RunHandle]:

@@ -14,7 +14,6 @@ from daskxml.config.sections import VECTORIZE, ClusterSection
 from daskxml.core.errors import needing
 from daskxml.core.hardware import usable_gpus
 from daskxml.observe.callbacks import OnEvent, OnMegabatch
-from daskxml.observe.loggers import Logger
 from daskxml.observe.notebook import notebook_progress
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ def train(
     overrides: Iterable[str] | Mapping[str, Any] = (),
     on_event: OnEvent | None = None,
     on_megabatch: OnMegabatch | None = None,
-    loggers: Iterable[str | Logger] = (),
     raises: Iterable[type[BaseException]] = (),
     dashboard: bool = False,
 ) -> Run:
@@ -62,7 +60,7 @@ def train(
         Directory of a run to resume from its last checkpoint.
     overrides
         ``"section.key=value"`` texts, or a mapping; they win over the run file.
-    on_event, on_megabatch, loggers
+    on_event, on_megabatch
         Called during the run: see `daskxml.observe.callbacks`. If a function returns
         `daskxml.STOP`, the run ends at the next merge.
     dashboard
@@ -86,8 +84,7 @@ def train(
     job = Job.of(
         config, train=train, test=test, overrides=overrides, out=out, resume=resume,
         find=_found, settings=None if workers is None else {"cluster.workers": workers},
-        on_event=on_event or notebook_progress(), on_megabatch=on_megabatch, loggers=loggers,
-        raises=raises,
+        on_event=on_event or notebook_progress(), on_megabatch=on_megabatch, raises=raises,
     )  # fmt: skip
     if client is None and scheduler is None and not needs_cluster(job):
         return job.run(InProcess())

@@ -168,11 +168,6 @@ _SET = _takes(
     "--set", action="append", default=[], dest="overrides", metavar="SECTION.KEY=VALUE",
     help="override a value of the run file; may be repeated",
 )  # fmt: skip
-_LOG = _takes(
-    "--log", action="append", default=[], dest="loggers", metavar="LOGGER",
-    help="tensorboard:DIR, mlflow:URI or wandb:PROJECT, the part after the colon is optional; "
-    "may be repeated",
-)  # fmt: skip
 
 _TRAINING = (
     _takes("rows", nargs="*", metavar="FILE",
@@ -191,7 +186,6 @@ _TRAINING = (
            "Dask's setting)"),
     _flag("--detach", "leave the run to the scheduler once it has started; see attach, runs and "
           "stop"),
-    _LOG,
 )  # fmt: skip
 
 _SIMULATION = (
@@ -204,7 +198,7 @@ _SIMULATION = (
     _takes("--out", required=True, metavar="DIR", help="where the run is written"),
     _takes("--compare", nargs="+", default=[], metavar="RUN.toml",
            help="more run files; each gets a folder in DIR, for daskxml report"),
-    _TRAIN, _TEST, _SET, _LOG,
+    _TRAIN, _TEST, _SET,
     _takes("--cost", type=three_numbers, metavar=_BATCH_COST,
            help="seconds of a batch at speed 1 (default: estimate for a V100)"),
     [_takes("--pool-cost", type=three_numbers, metavar=_BATCH_COST,
@@ -331,7 +325,7 @@ COMMANDS = {
         (_SCHEDULER, _flag("--json", "print one JSON object a line")),
     ),
     "attach": Command(
-        "train", "follow a run of a scheduler, like train", (_RUN, _SCHEDULER, _LOG)
+        "train", "follow a run of a scheduler, like train", (_RUN, _SCHEDULER)
     ),
     "stop": Command(
         "train", "end a run of a scheduler, with a checkpoint",

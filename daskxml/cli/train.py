@@ -46,10 +46,8 @@ def train(options: Options) -> int:
     out = options.out or options.resume or free_directory(stem)
     where = {"resume": options.resume, "scheduler": options.scheduler}
     if options.detach:
-        if options.loggers:
-            raise ConfigError("--detach leaves nobody behind to listen: give --log to attach")
         return _launch(config, out, **where)
-    return _train(config, out, loggers=options.loggers, **where)
+    return _train(config, out, **where)
 
 
 def _split(given: Sequence[str], more: Sequence[str]) -> tuple[str, list[str]]:
@@ -194,7 +192,6 @@ def _simulate(
             pool_cost=pool_cost,
             out=out,
             on_event=progress,
-            loggers=options.loggers,
         )
     print_outcome(done, {"run": str(out)})
     return done
@@ -253,7 +250,7 @@ def attach(options: Options) -> int:
     try:
         with make_progress(f"daskxml {options.run}") as progress:
             run = daskxml.attach(options.run, scheduler=options.scheduler)
-            done = run.follow(on_event=progress, loggers=options.loggers)
+            done = run.follow(on_event=progress)
     except KeyboardInterrupt:
         print(
             "the run continues; "

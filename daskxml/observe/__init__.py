@@ -1,1 +1,1 @@
-"""Showing runs: terminal, dashboard, notebook, loggers and reports."""
+"""Showing runs: terminal, dashboard, notebook, callbacks and reports."""

@@ -10,7 +10,6 @@ file                  contents
 ``history.jsonl``     a line a mega-batch, a JSON object each: see `daskxml.session.history`
 ``environment.json``  hardware and software of every start: see `daskxml.records.environment`
 ``checkpoints/``      see `daskxml.records.checkpoint`
-``loggers.json``      the loggers' own records of the run
 ====================  ============================================================================
 """
 
@@ -48,7 +47,6 @@ from daskxml.records.environment import (
 
 RUN_FILE, HISTORY_FILE = "run.toml", "history.jsonl"
 ENDS = ("megabatches", "epochs", "minutes", "target", "patience")  # reasons that a run file gives
-LOGGERS_FILE = "loggers.json"
 
 
 def begun(where: Path | None) -> dict[str, Path]:
@@ -141,7 +139,7 @@ class RunDir:
         if self.path is None or self._lock is None:
             return
         if has_failed and self.checkpoint is None and not self._has_results():
-            for name in (RUN_FILE, ENVIRONMENT_FILE, LOGGERS_FILE, LOCK_FILE):
+            for name in (RUN_FILE, ENVIRONMENT_FILE, LOCK_FILE):
                 (self.path / name).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 self.path.rmdir()

@@ -1,4 +1,4 @@
-"""Callbacks and loggers of a run on a real cluster; their errors do not end the run."""
+"""Callbacks of a run on a real cluster; their errors do not end the run."""
 
 from __future__ import annotations
 
@@ -14,31 +14,10 @@ from daskxml.core.errors import CallbackWarning
 from daskxml.records.run_dir import read_history
 
 
-class FailingLogger:
-    """A logger that fails at every second mega-batch."""
-
-    def __init__(self) -> None:
-        self.calls: list[Any] = []
-
-    def begin(self, run: Any) -> None:
-        self.calls.append(("begin", run.title))
-
-    def log(self, row: Any) -> None:
-        self.calls.append(("log", row["megabatch"]))
-        if row["megabatch"] % 2 == 0:
-            raise TimeoutError("no answer")
-
-    def rewind(self, megabatch: int) -> None:
-        self.calls.append(("rewind", megabatch))
-
-    def end(self, reason: str) -> None:
-        self.calls.append(("end", reason))
-
-
 def test_callbacks_are_called_with_every_row_and_their_errors_are_warnings(
     client: Client, data: dict[str, Path], values: dict[str, Any], tmp_path: Path
 ) -> None:
-    rows_seen, logger = [], FailingLogger()
+    rows_seen = []
 
     def fail(row: Any) -> None:
         rows_seen.append(row["megabatch"])
@@ -48,18 +27,14 @@ def test_callbacks_are_called_with_every_row_and_their_errors_are_warnings(
     with pytest.warns(CallbackWarning) as warned:
         run = daskxml.train(
             values, client=client, train=data["train"], test=data["test"], out=tmp_path / "run",
-            on_megabatch=fail, loggers=[logger],
+            on_megabatch=fail,
         )  # fmt: skip
     assert rows_seen == [1, 2, 3]
-    rows = [("log", megabatch) for megabatch in range(1, 9)]
-    assert logger.calls == [("begin", "run"), *rows, ("end", "megabatches")]
     texts = [str(warning.message) for warning in warned]
     assert [text.split(" (")[0].removesuffix("; the run continues") for text in texts] == [
         "on_megabatch failed: ZeroDivisionError: oh",
-        "FailingLogger failed: TimeoutError: no answer",
         "on_megabatch failed 3 times in a row: not called again",
         "on_megabatch failed 3 times in 3 calls",
-        "FailingLogger failed 4 times in 9 calls",
     ]
     assert read_history(tmp_path / "run" / "history.jsonl") == run.history
     replay.check_ledger(run.history, 1500)

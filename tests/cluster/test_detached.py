@@ -23,7 +23,6 @@ from daskxml.cluster import scheduler_plugin
 from daskxml.config import load_run_config
 from daskxml.core.errors import ClusterError, ModelError
 from daskxml.core.files import LOCK_FILE
-from daskxml.observe.loggers import RunFacts
 from daskxml.records.environment import read_starts
 from daskxml.records.run_dir import RunDir
 from harness.clusters import PROTOCOL
@@ -77,22 +76,6 @@ def wait_until(client: Client, run: str, megabatches: int) -> RunHandle:
     raise AssertionError(record)
 
 
-class Notes:
-    """A logger that remembers what it was told."""
-
-    def begin(self, run: RunFacts) -> None:
-        self.facts, self.rows, self.reason = run, list[Any](), ""
-
-    def log(self, row: Any) -> None:
-        self.rows.append(row)
-
-    def rewind(self, megabatch: int) -> None:
-        self.rows = [row for row in self.rows if row["megabatch"] <= megabatch]
-
-    def end(self, reason: str) -> None:
-        self.reason = reason
-
-
 def lines_of(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
 
@@ -104,14 +87,11 @@ def test_a_run_goes_on_without_its_client(
     name = launch(out=out, overrides={"run.name": "left"})
     events: list[Any] = []
     rows: list[Any] = []
-    notes = Notes()
     run = daskxml.attach("left", client=client).follow(
-        on_event=events.append, on_megabatch=rows.append, loggers=[notes]
+        on_event=events.append, on_megabatch=rows.append
     )
     assert [row["megabatch"] for row in run.history] == list(range(1, 9))
-    assert notes.rows == rows == run.history
-    assert (notes.facts.title, notes.facts.out, notes.reason) == ("run", out, "megabatches")
-    assert (notes.facts.config.run.name, notes.facts.history) == ("left", [])
+    assert rows == run.history
     assert lines_of(out) == run.history
     assert run.reason == "megabatches"
     replay.check_ledger(run.history, 1500)
@@ -143,11 +123,10 @@ def test_a_run_is_resumed_and_left(
     with (out / "history.jsonl").open("a") as file:
         file.write('{"megabatch": 4, "rows": ')  # as a process leaves it that is killed
     name = launch(resume=out, overrides={"training.megabatches": 6})
-    notes = Notes()
-    run = daskxml.attach(name, client=client).follow(loggers=[notes])
+    rows: list[Any] = []
+    run = daskxml.attach(name, client=client).follow(on_megabatch=rows.append)
     assert [row["megabatch"] for row in lines_of(out)] == [1, 2, 3, 4, 5, 6]
-    assert [*notes.facts.history, *notes.rows] == lines_of(out)
-    assert len(notes.rows) == 3
+    assert rows == lines_of(out)[3:]
     assert lines_of(out)[:3] == before
     assert run.history == lines_of(out)
     assert "megabatches = 6" in (out / "run.toml").read_text()
@@ -207,11 +186,10 @@ def test_the_worker_that_writes_is_killed(
 def test_rows_and_model_in_memory(launch: Callable[..., str], client: Client) -> None:
     X, Y = np.eye(60, dtype=np.float32), np.eye(60)[:, :7]
     name = launch(train=daskxml.Matrices(X, Y), test=None)
-    notes = Notes()
+    rows: list[Any] = []
     run = daskxml.attach(name, client=client).follow()
-    again = daskxml.attach(name, client=client).follow(loggers=[notes])
-    assert (notes.facts.title, notes.facts.out) == (f"adaptive-sgd-{name}", None)
-    assert notes.rows == run.history  # told once more from its beginning
+    again = daskxml.attach(name, client=client).follow(on_megabatch=rows.append)
+    assert rows == run.history  # told once more from its beginning
     assert len(run.history) == 8
     assert (run.model.predict(X, 1) != again.model.predict(X, 1)).nnz == 0
     queues = client.run(lambda dask_worker: len(dask_worker.plugins["daskxml"].queues))
@@ -255,10 +233,10 @@ def test_a_run_that_fails_is_remembered(
     name = launch(train=tmp_path / "absent.txt", out=tmp_path / "run")
     record = wait_until(client, name, 1)
     assert record.state == f"failed: {tmp_path}/absent.txt: no such file; check the path"
-    notes = Notes()
+    rows: list[Any] = []
     with pytest.raises(daskxml.InputError, match=r"absent\.txt: no such file"):
-        daskxml.attach(name, client=client).follow(loggers=[notes])
-    assert (notes.rows, notes.reason) == ([], "error")
+        daskxml.attach(name, client=client).follow(on_megabatch=rows.append)
+    assert rows == []
     deadline_s = time.monotonic() + 60
     while (tmp_path / "run").exists():
         assert time.monotonic() < deadline_s
@@ -324,8 +302,6 @@ def test_the_commands(
     told = capsys.readouterr().out
     assert "mega-batch 1 " in told
     assert f"run        {out}\n" in told
-    assert main(["attach", run, *at, "--log", "paper"]) == 2
-    assert "--log paper: no such logger; there are tensorboard" in capsys.readouterr().err
     assert main(["stop", run, *at, "--forget"]) == 0
     capsys.readouterr()
     assert main(["runs", *at]) == 0
