@@ -27,7 +27,7 @@ from daskxml.models.store import ModelHeader, read_model
 from daskxml.models.trained import Model
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, ignore, run_callbacks
 from daskxml.observe.dashboard import DashboardPlugin
-from daskxml.observe.notebook import notebook_progress
+from daskxml.observe.terminal import notebook_progress
 from daskxml.records.checkpoint import checkpoints
 from daskxml.records.run_dir import RunDir
 from daskxml.session.commands import STOP
@@ -75,9 +75,7 @@ class RunHandle(RunRecord):
         """
         with running_cluster(self.client, self.scheduler) as connected:
             found = find_run(self.run, _handles(connected))
-            title = Path(found.out).name or f"{found.name or found.strategy}-{found.run}"
-            on_event = on_event or notebook_progress(title)
-            with run_callbacks(on_event, on_megabatch) as publish:
+            with run_callbacks(on_event or notebook_progress(), on_megabatch) as publish:
                 return RunFollower(connected, found.run, publish).follow()
 
     def stop(self, *, on_event: OnEvent | None = None, forget_it: bool = False) -> RunHandle:

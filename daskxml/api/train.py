@@ -14,7 +14,7 @@ from daskxml.config.sections import VECTORIZE, ClusterSection
 from daskxml.core.errors import needing
 from daskxml.core.hardware import usable_gpus
 from daskxml.observe.callbacks import OnEvent, OnMegabatch
-from daskxml.observe.notebook import notebook_progress
+from daskxml.observe.terminal import notebook_progress
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -86,8 +86,6 @@ class Chart:
         The quantities of the axes, with their units.
     series
         Drawn in this order, each in its own colour and dash; empty where there are bars.
-    behind
-        Series of other runs, drawn in grey; only where a page is live.
     bars
         By the name of the bar, its parts by their names; every bar has the same names.
     target, target_name
@@ -104,7 +102,6 @@ class Chart:
     y_label: str = ""
     against: str = ""
     series: tuple[Series, ...] = ()
-    behind: tuple[Series, ...] = ()
     bars: Mapping[str, Mapping[str, float]] | None = None
     target: float | None = None
     target_name: str = "target"
@@ -266,10 +263,7 @@ _AXES: tuple[tuple[str, str, str, Value], ...] = (
 
 
 def learning_charts(
-    runs: Sequence[Course],
-    metrics: Sequence[str],
-    level: float | None = None,
-    behind: Sequence[Course] = (),
+    runs: Sequence[Course], metrics: Sequence[str], level: float | None = None
 ) -> list[Chart]:
     """Return metrics and loss, each against time and against mega-batches.
 
@@ -279,8 +273,6 @@ def learning_charts(
         One run with any metrics, or runs with one metric; a run without values keeps its colour.
     level
         Of the metric, which is marked.
-    behind
-        Other runs, in the background.
     """
     target_name = f"{metrics[0]} of {level:.4g}" if level is not None else ""
     label = metrics[0] if len(metrics) == 1 else ""
@@ -293,7 +285,6 @@ def learning_charts(
                 for run in runs
                 for name in metrics
             ),
-            behind=tuple(Series(name=r.name, points=_metric(r, x, metrics[0])) for r in behind),
         )
         for axis, against, x_label, x in _AXES
     ]  # fmt: skip
@@ -301,7 +292,6 @@ def learning_charts(
         Chart(
             name=f"loss_{axis}", title="Loss", against=against, x_label=x_label,
             y_label="mean loss of the mega-batch's rows", series=_each(runs, x, _loss),
-            behind=_each(behind, x, _loss),
         )
         for axis, against, x_label, x in _AXES
     ]  # fmt: skip

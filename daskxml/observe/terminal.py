@@ -138,6 +138,19 @@ def make_progress(title: str) -> AbstractContextManager[PlainProgress | LiveProg
     return LiveProgress(title) if sys.stdout.isatty() else nullcontext(PlainProgress())
 
 
+def notebook_progress() -> PlainProgress | None:
+    """Return a display for the notebook that runs this; None outside of notebooks.
+
+    Examples
+    --------
+    >>> notebook_progress() is None
+    True
+    """
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return PlainProgress() if hasattr(shell, "kernel") else None
+
+
 def row_line(row: Row) -> str:
     """Return a mega-batch as one line, or a tree, which has no loss.
 

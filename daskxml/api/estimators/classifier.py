@@ -33,7 +33,6 @@ from daskxml.models.kinds import kind_of
 from daskxml.models.rankings import as_given, scores_csr
 from daskxml.models.store import folder_to_read, folder_to_write
 from daskxml.models.trained import Model
-from daskxml.observe.notebook import notebook_progress
 from daskxml.observe.terminal import PlainProgress
 from daskxml.session.commands import STOP
 
@@ -251,7 +250,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         start: Model | None = None, client: Any = None,
     ) -> None:  # fmt: skip
         """Train in this process, or on a cluster, and set the attributes of a fit."""
-        on_event = (notebook_progress() or PlainProgress()) if self.verbose else None
+        on_event = PlainProgress() if self.verbose else None
         given: dict[str, Any] = {"train": rows, "test": test, "on_event": on_event}
         given |= {"on_megabatch": self._call_back, "raises": (Exception,)}
         if self.n_workers is None and client is None:

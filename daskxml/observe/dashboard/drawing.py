@@ -30,7 +30,7 @@ from daskxml.observe.html import TEMPLATES
 HEIGHT, NUMBER = 210, "0,0.[0000]"
 # Okabe and Ito (2008), without black and yellow: distinct for the colour-blind, on light and dark.
 DISTINCT = ("#2586c8", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8c6bb1", "#7f7f7f")
-GREY, MARK = "#8a929c", "#d55e00"
+MARK = "#d55e00"
 DRAWN_WORK = 2000  # pieces of work
 WORK = {
     "training": "#3f8fd0", "training together": "#8c6bb1", "merge": "#e69f00",
@@ -71,37 +71,30 @@ class LiveChart:
         self.figure.visible = False  # until there is more to draw than a number
         if chart.from_zero:
             self.figure.y_range.start, self.figure.y_range.range_padding = 0, 0.2
-        self.behind = self._add_lines(chart, line_width=1.2, line_alpha=0.6)
-        self.lines = self._add_lines(chart, line_width=2, line_alpha=0.85)
-        self.marks = ColumnDataSource({"x": [], "y": []})
-        drawn = self.figure.scatter(
-            "x", "y", source=self.marks, marker="diamond", size=8, fill_color=None, line_color=MARK
+        self.lines = ColumnDataSource({name: [] for name in ("xs", "ys", "name", "color")})
+        self.lines.js_on_change("tags", CustomJS(code=UNPACK))
+        drawn = self.figure.multi_line(
+            "xs", "ys", source=self.lines, line_color="color", line_width=2, line_alpha=0.85
         )
-        glyphs = {glyph.data_source: glyph for glyph in self.figure.renderers}
-        x_range.renderers = [*x_range.renderers, glyphs[self.lines]]  # others do not widen it
-        items = [
-            LegendItem(label=line.name, renderers=[glyphs[self.lines]], index=number)
-            for number, line in enumerate(chart.series if chart.needs_legend else ())
-        ]
-        self._others = LegendItem(label="other runs", renderers=[glyphs[self.behind]])
-        self._others.visible = False
-        items += [self._others]
-        if chart.mark_meaning:
-            items.append(LegendItem(label=chart.mark_meaning, renderers=[drawn]))
-        if len(items) > 1:
-            _add_legend(self.figure, items)
-
-    def _add_lines(self, chart: Chart, **style: float) -> ColumnDataSource:
-        source = ColumnDataSource({name: [] for name in ("xs", "ys", "name", "color")})
-        source.js_on_change("tags", CustomJS(code=UNPACK))
-        drawn = self.figure.multi_line("xs", "ys", source=source, line_color="color", **style)
         tip = [
             ("", "@name"),
             (chart.x_label, "$data_x{0,0.[00]}"),
             (chart.title, f"$data_y{{{NUMBER}}}"),
         ]
         self.figure.add_tools(HoverTool(renderers=[drawn], tooltips=tip, line_policy="nearest"))
-        return source
+        x_range.renderers = [*x_range.renderers, drawn]
+        self.marks = ColumnDataSource({"x": [], "y": []})
+        marks = self.figure.scatter(
+            "x", "y", source=self.marks, marker="diamond", size=8, fill_color=None, line_color=MARK
+        )
+        items = [
+            LegendItem(label=line.name, renderers=[drawn], index=number)
+            for number, line in enumerate(chart.series if chart.needs_legend else ())
+        ]
+        if chart.mark_meaning:
+            items.append(LegendItem(label=chart.mark_meaning, renderers=[marks]))
+        if items:
+            _add_legend(self.figure, items)
 
     def draw(self, chart: Chart) -> None:
         """Show the chart as it is now, where it shows more than a number does."""
@@ -110,8 +103,6 @@ class LiveChart:
         self._shown = chart
         self.figure.visible = not chart.is_empty and chart.numbers is None
         self.lines.tags = _packed(chart.series, colors(len(chart.series)))
-        self.behind.tags = _packed(chart.behind, [GREY] * len(chart.behind))
-        self._others.visible = bool(chart.behind)
         marked = np.array([mark for line in chart.series for mark in line.marked]).reshape(-1, 2)
         self.marks.data = {"x": marked[:, 0], "y": marked[:, 1]}
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 PERIOD_MS = 500
 SHARE = 0.008  # of the time, at most, that goes into the making of updates, for all pages
 DRAWN_WORKERS = 32  # workers with lines
-OTHER_RUNS = 8  # the newest, drawn behind the run that is shown
 MEGABATCHES, LONGEST_S = 30, 60.0  # of work that are shown
 SECTIONS = ("learning", "workers")  # of charts, and of numbers instead of charts
 CREDENTIALS = re.compile(r"(?<=://)[^/\s\"']+@")
@@ -63,7 +62,7 @@ class Page:
             chart.name: LiveChart(
                 chart, ranges.setdefault(chart.x_label, DataRange1d(renderers=[]))
             )
-            for charts in page_charts(self.series, [], []).values()
+            for charts in page_charts(self.series, []).values()
             for chart in charts
         }
         self.timeline = LiveTimeline()
@@ -78,7 +77,7 @@ class Page:
         doc.on_session_destroyed(lambda context: self._open.discard(self))
         self._sent, self._confirmed = 0, -1
         self._not_before_s = 0.0
-        self._shown: tuple[Any, ...] = ()
+        self._shown = -1  # version of the series
         self._workers: list[str] = []
         self._lay_out()
 
@@ -129,18 +128,15 @@ class Page:
     def _send(self) -> None:
         series, now_s = self.series, self.series.now_s()
         self.headline.text = headline_html(series, self.all_series.values(), now_s)
-        others = [each for each in self.all_series.values() if each is not series][-OTHER_RUNS:]
-        for other in others:
-            other.update()
-        state = tuple((each.run, each.version) for each in (series, *others))
-        if state != self._shown:
+        is_new = series.version != self._shown
+        if is_new:
             self._send_texts()
-            self._send_charts(others)
-        if state != self._shown or not series.view.is_over:
+            self._send_charts()
+        if is_new or not series.view.is_over:
             long_s = window_s(series)
             work = series.timeline.recent(now_s - long_s, now_s)
             self.timeline.draw(work, self._workers, now_s, long_s)
-        self._shown = state
+        self._shown = series.version
 
     def _send_texts(self) -> None:
         series = self.series
@@ -153,9 +149,9 @@ class Page:
             self._workers = workers
             self.timeline.name_workers(workers)
 
-    def _send_charts(self, others: Sequence[RunSeries]) -> None:
+    def _send_charts(self) -> None:
         """Draw charts that show more than numbers do, and write the numbers of the others."""
-        for section, charts in page_charts(self.series, self._workers, others).items():
+        for section, charts in page_charts(self.series, self._workers).items():
             for chart in charts:
                 self.charts[chart.name].draw(chart)
             numbers = {
@@ -167,9 +163,7 @@ class Page:
             self.numbers[section].visible = bool(numbers)
 
 
-def page_charts(
-    series: RunSeries, workers: Sequence[str], others: Sequence[RunSeries]
-) -> dict[str, list[Chart]]:
+def page_charts(series: RunSeries, workers: Sequence[str]) -> dict[str, list[Chart]]:
     """Return the charts of each of `SECTIONS`.
 
     Parameters
@@ -178,12 +172,10 @@ def page_charts(
         The run that is shown.
     workers
         Those of its workers that have lines.
-    others
-        Runs behind it.
     """
-    course, behind = series.course, [other.course for other in others]
+    course = series.course
     return {
-        "learning": learning_charts([course], _metrics(series), behind=behind),
+        "learning": learning_charts([course], _metrics(series)),
         "workers": [*worker_charts(course, workers, DRAWN_WORKERS), sent_chart([course])],
     }
 
