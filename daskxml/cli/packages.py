@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import re
 import sys
-import tomllib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,14 +17,11 @@ from daskxml._version import __version__
 NAME = "daskxml"
 OLDEST = (3, 11)
 EXTRAS = ("cluster", "cuda12", "cuda13", "ucx")  # for users; the others are for developers
-PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 IMPORTED = (
     "bokeh", "dask", "distributed", "fsspec", "numba", "numpy", "rich", "safetensors", "scipy",
     "threadpoolctl", "tomli-w",
 )  # fmt: skip
 MODULES = {"scipy": "scipy.linalg", "tomli-w": "tomli_w"}  # where not called as the package
-
-_NAME = re.compile(r"[\w.-]+")  # of the package that a requirement is about
 
 Installed = Callable[[str], "tuple[str, list[str]] | None"]
 
@@ -115,10 +110,11 @@ def examine_packages() -> Iterator[Finding]:
     versions = {name: found[0] for name in IMPORTED if (found := installed(name))}
     present = ", ".join(f"{name} {version}" for name, version in versions.items())
     yield Finding("packages", present or "none")
-    requirements = own_requirements()
-    if not requirements:
-        yield Finding("packages", "what daskxml requires is not known: not installed")
-    yield from check_requirements(requirements)
+    if own := installed(NAME):
+        yield from check_requirements(own[1])
+    else:
+        text = "daskxml is not installed, so what it requires is not known"
+        yield Finding("packages", text, "problem", "pip install .")
     for name, version in versions.items():
         yield from import_problems("packages", f"{name} {version}", MODULES.get(name, name), name)
 
@@ -155,38 +151,13 @@ def installed(name: str) -> tuple[str, list[str]] | None:
     return found.version, found.requires or []
 
 
-def own_requirements() -> list[str]:
-    """Return what daskxml requires, also where it runs from its source and is not installed."""
-    found = installed(NAME)
-    if found is not None:
-        return found[1]
-    if not PROJECT.is_file():
-        return []
-    project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"].items()
-    optional = [_of_extra(text, extra) for extra, texts in extras for text in texts]
-    return [*project["dependencies"], *optional]
-
-
-def _of_extra(text: str, extra: str) -> str:
-    """Return an extra's requirement as the metadata of an installed package have it.
-
-    Examples
-    --------
-    >>> _of_extra("a>=1; platform_system == 'Linux'", "test")
-    "a>=1; (platform_system == 'Linux') and extra == 'test'"
-    """
-    wanted, _, marker = (part.strip() for part in text.partition(";"))
-    return f"{wanted}; " + (f"({marker}) and " if marker else "") + f"extra == '{extra}'"
-
-
 def check_requirements(texts: Iterable[str], installed: Installed = installed) -> Iterator[Finding]:
     """Yield what is missing, and what clashes, among packages and their dependencies.
 
     Parameters
     ----------
     texts
-        What daskxml requires; an extra counts if its first package is installed.
+        What daskxml requires; what is of an extra may be missing.
     installed
         Returns a package's version and requirements, or None.
 
@@ -197,14 +168,13 @@ def check_requirements(texts: Iterable[str], installed: Installed = installed) -
     >>> [(it.text, it.remedy) for it in found]
     [('dask 2026.8.0 is installed, dask-cuda needs dask==2026.7.1', "pip install 'dask==2026.7.1'")]
     """
-    texts = list(texts)
     try:
         from packaging.requirements import Requirement
-    except ImportError:  # which Dask needs
-        yield from _check_names(texts, installed)
+    except ImportError:  # which Dask brings
+        text = "versions were not compared: packaging is missing"
+        yield Finding("packages", text, "hint", "pip install packaging")
         return
-    extras = ["", *(extra for extra, name in _firsts(texts).items() if installed(name))]
-    queue = deque((text, NAME, extra) for text in texts for extra in extras)
+    queue = deque((text, NAME, extra) for text in texts for extra in ("", *EXTRAS))
     seen: set[tuple[str, str]] = set()
     reported: set[Finding] = set()
     while queue:
@@ -213,6 +183,8 @@ def check_requirements(texts: Iterable[str], installed: Installed = installed) -
         if parsed.marker is not None and not parsed.marker.evaluate({"extra": extra}):
             continue
         found, wanted = installed(parsed.name), f"{parsed.name}{parsed.specifier}"
+        if found is None and by == NAME and extra:
+            continue
         if found is not None and parsed.specifier.contains(found[0], prereleases=True):
             for key in ((parsed.name.lower(), inner) for inner in ("", *sorted(parsed.extras))):
                 if key not in seen:
@@ -226,29 +198,3 @@ def check_requirements(texts: Iterable[str], installed: Installed = installed) -
         if finding not in reported:
             reported.add(finding)
             yield finding
-
-
-def _check_names(texts: Iterable[str], installed: Installed) -> Iterator[Finding]:
-    """Yield what is missing where no versions can be compared."""
-    text = "versions were not compared: packaging is missing"
-    yield Finding("packages", text, "hint", "pip install packaging")
-    for wanted in (text for text in texts if "extra ==" not in text):
-        name = _NAME.match(wanted)
-        if name and installed(name[0]) is None:
-            remedy = f"pip install '{wanted}'"
-            yield Finding("packages", f"{name[0]} is not installed", "problem", remedy)
-
-
-def _firsts(texts: Iterable[str]) -> dict[str, str]:
-    """Return the first package of each extra; of those that have ``cluster``, of their own.
-
-    In the metadata of a wheel the packages of ``cluster`` are written out in them.
-    """
-    pairs = [(_NAME.match(text), re.search(r"extra == ['\"]([\w-]+)['\"]", text)) for text in texts]
-    named = [(name[0], extra[1]) for name, extra in pairs if name and extra]
-    common = {NAME, *(name for name, extra in named if extra == "cluster")}
-    found: dict[str, str] = {}
-    for name, extra in named:
-        if extra in EXTRAS and (extra == "cluster" or name not in common):
-            found.setdefault(extra, name)
-    return found

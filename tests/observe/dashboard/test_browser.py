@@ -133,7 +133,7 @@ def test_one_mega_batch_is_numbers_and_three_are_charts(
     wait_for_words(browser, "headline", "ended: megabatches")
     wait_for_words(browser, "learning", "Loss")
     wait_for_words(browser, "learning", "P@1")
-    for name in ("metric_time", "loss_time", "batch_rows", "device_mib"):
+    for name in ("metric_time", "loss_time", "batch_rows", "sent_mib"):
         assert browser.evaluate(HEIGHT.replace("NAME", name)) == 0, name
     assert browser.evaluate("typeof window.hacked") == "undefined"
 

@@ -63,7 +63,8 @@ def test_what_changes_is_drawn_and_zoomed_together_and_what_does_not_is_a_number
 
     scores, losses = (page.charts[name] for name in ("metric_megabatches", "loss_megabatches"))
     x, y, counts, names, _ = scores.lines.tags
-    assert (names, counts, x.tolist()) == (["P@1", "P@3", "P@5"], [4] * 3, [1.0, 2.0, 3.0, 4.0] * 3)
+    assert (names, counts) == (["P@1", "P@3", "P@5"], [4, 4, 0])
+    assert x.tolist() == [1.0, 2.0, 3.0, 4.0] * 2
     assert y[:4].tolist() == pytest.approx([0.01, 0.02, 0.03, 0.04])
     assert losses.lines.tags[1].tolist() == pytest.approx([10.0, 5.0, 10 / 3, 2.5])
 
