@@ -120,31 +120,6 @@ def test_services_name_services_volumes_and_files_that_exist():
                 assert (ROOT / "docker" / source).exists(), source
 
 
-def test_prometheus_scrapes_what_the_services_open():
-    jobs = yaml.safe_load((ROOT / "docker/prometheus.yml").read_text())["scrape_configs"]
-    scheduler, workers = jobs
-    host, port = scheduler["static_configs"][0]["targets"][0].split(":")
-    assert f":{port}" in SERVICES[host]["entrypoint"]
-    [dns] = workers["dns_sd_configs"]
-    assert f":{dns['port']}" in SERVICES[dns["names"][0]]["entrypoint"]
-    mounted = [volume.split(":")[0] for volume in SERVICES["prometheus"]["volumes"]]
-    assert "./prometheus.yml" in mounted
-
-
-def test_grafana_finds_prometheus_and_the_dashboards():
-    folder = ROOT / "docker/grafana/provisioning"
-    [source] = yaml.safe_load((folder / "datasources/prometheus.yml").read_text())["datasources"]
-    host, port = source["url"].removeprefix("http://").split(":")
-    assert f"127.0.0.1:{port}:{port}" in SERVICES[host]["ports"]
-    dashboard = json.loads((ROOT / "docker/grafana/boards/daskxml.json").read_text())
-    chosen = dashboard["templating"]["list"][0]["current"]
-    assert chosen == {"text": source["name"], "value": source["uid"]}
-    [provider] = yaml.safe_load((folder / "dashboards/daskxml.yml").read_text())["providers"]
-    mounts = dict(v.split(":")[:2] for v in SERVICES["grafana"]["volumes"] if v.startswith("."))
-    assert mounts["./grafana/boards"] == provider["options"]["path"]
-    assert mounts["./grafana/provisioning"] == "/etc/grafana/provisioning"
-
-
 def test_commands_in_the_files_are_understood():
     text = (ROOT / "docker/compose.yaml").read_text() + DOCKERFILE
     joined = re.sub(r"\\\n#\s+", " ", text)

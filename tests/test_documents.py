@@ -25,7 +25,6 @@ DOCUMENTS = [
     *(ROOT / f"{name}.md" for name in NAMES),
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "benchmarks/README.md",
-    ROOT / "docker/grafana/README.md",
 ]
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 # Files and folders that a command named beside them writes.

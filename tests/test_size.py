@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[1]
 SLACK = 1.01  # so that not every commit has to lower the lines of code
 LIMITS = {
     "rooms": 18,
-    "files of the package": 248,
-    "lines of the package": 31_525,
+    "files of the package": 247,
+    "lines of the package": 31_274,
     "benchmark scripts": 32,
     "lines of benchmarks": 5_577,
     "pages": 50,

@@ -47,7 +47,6 @@ LOST, JOINED = "lost", "joined"
 KEPT_WORKERS = 1000  # that were lost, by name
 NEAR_BEST = 0.95
 _MEASURED = ("training_loss", "metrics")  # parts of a row that not every row has
-_ADDED_UP = ("train_s", "merge_s", "eval_s", "merged_bytes", "moved_bytes")
 
 
 @dataclass
@@ -72,8 +71,8 @@ class RunView:
         ``metrics`` and ``training_loss`` of the last evaluation that found them.
     best
         By metric: the best value so far and its mega-batch.
-    totals
-        Seconds and bytes of all rows so far, and numbers of workers ``lost`` and ``joined``.
+    spent_s
+        Seconds of training and merging so far.
     workers
         By name: ``""``, or that the worker was lost or has joined since the last row. Replaced and
         never changed, because a display reads it from another thread.
@@ -101,13 +100,10 @@ class RunView:
     row_at_s: float = 0.0
     measured: Mapping[str, Any] = field(default_factory=dict)
     best: dict[str, tuple[float, int]] = field(default_factory=dict)
-    totals: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys((*_ADDED_UP, LOST, JOINED), 0.0)
-    )
+    spent_s: float = 0.0
     workers: Mapping[str, str] = field(default_factory=dict)
     lost: dict[str, None] = field(default_factory=dict)
     stages: Sequence[Mapping[str, Any]] = ()
-    _earlier_s: float = 0.0  # of training and merging, before a resumed run's first event
 
     @property
     def is_over(self) -> bool:
@@ -123,11 +119,6 @@ class RunView:
     def metric(self) -> str:
         """The metric that the run aims at."""
         return str(self.limits.get("target_metric", "P@1"))
-
-    @property
-    def spent_s(self) -> float:
-        """Seconds of training and merging so far."""
-        return self._earlier_s + self.totals["train_s"] + self.totals["merge_s"]
 
     def apply(self, event: Event) -> None:
         """Update the view with one event."""
@@ -156,22 +147,20 @@ class RunView:
     def _add_row(self, row: Row, at_s: float) -> None:
         if not self.row and row.get("megabatch", 1) > 1:
             evaluated_s = row.get("wall_s", 0.0) - row.get("eval_s", 0.0)
-            self._earlier_s = max(0.0, evaluated_s - spent_s(row))
+            self.spent_s = max(0.0, evaluated_s - spent_s(row))
         self.row, self.row_at_s = row, at_s
+        self.spent_s += spent_s(row)
         found = {name: row[name] for name in _MEASURED if row.get(name) not in (None, {})}
         self.measured = {**self.measured, **found}
         for name, value in scores(row).items():
             if name not in self.best or value > self.best[name][0]:
                 self.best[name] = value, self.megabatch
-        for name in _ADDED_UP:
-            self.totals[name] += row.get(name, 0.0)
         self.epoch = max(self.epoch, row.get("epoch", 0.0))
         present = dict.fromkeys(map(str, row.get("workers", ())), "")
         absent = [(n, what) for n, what in self.workers.items() if what and n not in present]
         self.workers = present | dict(absent[-KEPT_WORKERS:])
 
     def _change_worker(self, worker: str, what: str) -> None:
-        self.totals[what] += 1
         self.workers = {**self.workers, worker: what}
         self.lost.pop(worker, None)
         if what == LOST:
@@ -228,21 +217,13 @@ def scores(row: Row) -> dict[str, float]:
 
 def busy_share(worker: Worker) -> float | None:
     """Return the share of the training time in which a worker computed, from 0 to 1."""
-    return _ratio(worker.get("busy_s", 0.0), _present_s(worker))
+    busy_s = worker.get("busy_s", 0.0)
+    return _ratio(busy_s, busy_s + worker.get("idle_s", 0.0))
 
 
 def computed_rows_per_s(worker: Worker) -> float | None:
     """Return a worker's rows over the time in which it computed."""
     return _ratio(worker.get("rows", 0), worker.get("busy_s", 0.0))
-
-
-def trained_rows_per_s(worker: Worker) -> float | None:
-    """Return a worker's rows over the training time, including the time it waited."""
-    return _ratio(worker.get("rows", 0), _present_s(worker))
-
-
-def _present_s(worker: Worker) -> float:
-    return float(worker.get("busy_s", 0.0) + worker.get("idle_s", 0.0))
 
 
 def _ratio(amount: float, time_s: float) -> float | None:

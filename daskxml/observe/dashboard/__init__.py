@@ -1,4 +1,4 @@
-"""Watching runs: a page in Dask's dashboard, and figures for Prometheus."""
+"""Watching runs: a page in Dask's dashboard."""
 
 from daskxml.observe.dashboard.plugin import DashboardPlugin
 

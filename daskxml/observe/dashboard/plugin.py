@@ -25,7 +25,6 @@ from daskxml.cluster.run_driver import RunDriver
 from daskxml.cluster.timeline import Timeline
 from daskxml.cluster.worker_plugin import PLUGIN
 from daskxml.config import RunConfig
-from daskxml.observe.dashboard.prometheus import export, withdraw
 from daskxml.observe.run_view import Course, Event, RunView
 from daskxml.observe.wording import ending, event_lines
 from daskxml.session.stopping import limits_of
@@ -130,7 +129,7 @@ class RunSeries:
 
 
 class DashboardPlugin(SchedulerPlugin):
-    """The series of a scheduler's runs, its page ``/daskxml``, and its figures in ``/metrics``.
+    """The series of a scheduler's runs, and its page ``/daskxml``.
 
     Attributes
     ----------
@@ -149,17 +148,15 @@ class DashboardPlugin(SchedulerPlugin):
         self.series: dict[str, RunSeries] = {}
         self.site: Site | None = None
         self._polling = PeriodicCallback(self.poll, POLL_MS)
-        export(self)
         for driver in self.runs.drivers.values():
             self.watch(driver)
         self.runs.watchers.append(self.watch)
 
     async def before_close(self) -> None:
-        """Take the page away, and the figures."""
+        """Take the page away."""
         self._polling.stop()
         if self.watch in self.runs.watchers:
             self.runs.watchers.remove(self.watch)
-        withdraw(self)
         if self.site is not None:
             self.site.close()
 
