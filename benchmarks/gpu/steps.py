@@ -195,7 +195,7 @@ class Counting:
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self._device, name)
-        if name not in ("launch", "gemm", "copy", "clear"):
+        if name not in ("launch", "gemm", "copy", "clear", "write", "replay"):
             return function
 
         def counted(*arguments: Any) -> None:

@@ -89,6 +89,37 @@ class Drop:
 KEEP_ALL = Drop()
 
 
+class DeviceNumber(float):
+    """A factor times a float32 in device memory, which a captured step reads when it is replayed.
+
+    As a float it is not a number: a kernel that does not read the memory gives itself away.
+
+    Examples
+    --------
+    >>> rate = -DeviceNumber(np.float32([0.1])) * 3.0 / 2.0
+    >>> rate.factor, float(rate)
+    (-1.5, nan)
+    """
+
+    place: Array
+    factor: float
+
+    def __new__(cls, place: Array, factor: float = 1.0) -> DeviceNumber:
+        """Make one of an array ``(1,)`` float32 on the device."""
+        made = super().__new__(cls, math.nan)
+        made.place, made.factor = place, factor
+        return made
+
+    def __mul__(self, other: float) -> DeviceNumber:
+        return DeviceNumber(self.place, self.factor * other)
+
+    def __truediv__(self, other: float) -> DeviceNumber:
+        return DeviceNumber(self.place, self.factor / other)
+
+    def __neg__(self) -> DeviceNumber:
+        return DeviceNumber(self.place, -self.factor)
+
+
 @dataclass(frozen=True, slots=True)
 class InPlace:
     """Where a parameter's gradient goes at once: ``target = keep * target + factor * gradient``."""

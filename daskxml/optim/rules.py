@@ -165,7 +165,8 @@ class Rule(ABC):
 
     def keep(self, target: ParameterSlice, lr: float) -> float:
         """Return the share of a weight that weight decay leaves in one step."""
-        return 1.0 - lr * self.decay(target)
+        decay = self.decay(target)
+        return 1.0 - lr * decay if decay else 1.0
 
 
 class Sgd(Rule):

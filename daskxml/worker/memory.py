@@ -100,6 +100,9 @@ class PlannedKernels:
     def copy(self, out: Array, x: Array) -> None:
         """Do nothing."""
 
+    def write(self, out: Array, value: Array) -> None:
+        """Do nothing."""
+
     def reserve(self, sizes: object) -> None:
         """Do nothing."""
 

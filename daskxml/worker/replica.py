@@ -18,6 +18,8 @@ from daskxml.optim import GradientBuffer, Optimizer, OptimizerConfig
 
 if TYPE_CHECKING:
     from daskxml.kernels.cpu.kernels import CpuKernels
+    from daskxml.kernels.cuda.kernels import CudaKernels
+    from daskxml.models.network.captured import CapturedStep
     from daskxml.models.network.hash_tables import LabelTables
 
 _NARROW = "output.weight"
@@ -106,11 +108,17 @@ class Replica:
         fits = is_plain and takes_row_steps(spec, kernels, logits_budget_bytes)
         factor, place = optimizer.output_lr, (self.layout, flat)
         self._row_step = RowStep(spec, kernels, *place, factor) if fits else None
+        drops = spec.dropout > 0.0 or spec.feature_dropout > 0.0
+        self._captured: CapturedStep | None = None
+        if is_plain and kernels.name == "cuda" and not drops:
+            from daskxml.models.network.captured import CapturedStep
+
+            self._captured = CapturedStep(cast("CudaKernels", kernels), self._mlp, self.optimizer)
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of parameters, optimizer state and buffers."""
-        parts = self.flat, self.optimizer, self._mlp, self._row_step
+        parts = self.flat, self.optimizer, self._mlp, self._row_step, self._captured
         return sum(int(part.nbytes) for part in parts if part is not None)
 
     def optimizer_for(
@@ -163,11 +171,13 @@ class Replica:
         if max_batch_rows < 1:
             raise ConfigError(f"replica: max_batch_rows = {max_batch_rows}: must be at least 1")
         if max_batch_rows > self.max_batch_rows:
+            if self._captured is not None:
+                self._captured.release()  # graphs keep the buffers that they use
             self._mlp.reserve(max_batch_rows)
             self.max_batch_rows = max_batch_rows
 
     def reserve(self, rows: int, nonzeros: int) -> None:
-        """Allocate the memory of steps of so many rows, with so many stored features.
+        """Allocate the memory of steps of so many rows, with so many stored features or labels.
 
         `step` does so before it changes anything: a batch without room can be tried again.
 
@@ -176,17 +186,23 @@ class Replica:
         MemoryError
             If the device has no room.
         """
+        if self._captured is not None:
+            self._captured.reserve(rows, nonzeros)
         self.kernels.reserve(self.sizes(rows, nonzeros))
         self.optimizer.reserve(rows, nonzeros)
 
     def release(self) -> None:
         """Free the memory that `reserve` can allocate again."""
+        if self._captured is not None:
+            self._captured.release()
         self.optimizer.release()
         self.kernels.release()
 
     def sizes(self, rows: int, nonzeros: int) -> StepSizes:
         """Return the sizes on which the kernels' own memory depends in such steps."""
         units = max(self.spec.hidden, default=1)
+        if self._captured is not None:
+            nonzeros = self._captured.room(nonzeros)
         sizes = {"features": self.spec.features, "labels": self.spec.labels, "units": units}
         return StepSizes(rows=rows, nonzeros=nonzeros, **sizes)
 
@@ -216,6 +232,8 @@ class Replica:
             loss, rows, nonzeros = self._row_step.step(batch, lr)
             return WorkStats(rows, 1, loss, nonzeros, self.spec.labels)
         self._check_rows(batch)
+        if self._captured is not None and not self._mlp.weighs(batch):
+            return self._captured_step(self._captured, batch, lr)
         nonzeros = self.count(batch)
         self.reserve(rows, nonzeros)
         with _no_retry(), self.kernels.time_range("step"):
@@ -223,6 +241,15 @@ class Replica:
             result = self._pass(batch, lr, key, self.optimizer, nonzeros)
             self.optimizer.end_step()
         return result
+
+    def _captured_step(
+        self, captured: CapturedStep, batch: Sequence[Segment], lr: float
+    ) -> WorkStats:
+        entries, rows = captured.entries(batch), batch_rows(batch)
+        self.reserve(rows, max(entries.counts))
+        with _no_retry(), self.kernels.time_range("step"):
+            loss: Any = captured.step(batch, lr, entries)
+        return WorkStats(rows, 1, loss, entries.counts[0], rows * self.spec.labels)
 
     def gradient(self, batch: Sequence[Segment], buffer: GradientBuffer, key: int) -> WorkStats:
         """Add the mean gradient over the batch's rows to ``buffer``; ``flat`` stays as it is.

@@ -14,7 +14,7 @@ import subprocess
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial, wraps
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -111,6 +111,19 @@ def _bare(array):
     return array.view(np.ndarray)
 
 
+def recorded(method):
+    """A method whose calls are noted, not done, while a step is captured."""
+
+    @wraps(method)
+    def call(self, *arguments):
+        if self._recorded is None:
+            method(self, *arguments)
+        else:
+            self._recorded.append((partial(method, self), arguments))
+
+    return call
+
+
 class HostDevice:
     """Implements `daskxml.kernels.cuda.device.CudaDevice` by running the kernels on the host.
 
@@ -131,6 +144,7 @@ class HostDevice:
         self.peak_bytes = 0
         self._reserved = self._lent = 0
         self._sent = []  # arrays that are on their way, and what they will hold
+        self._recorded = None  # calls, while a step is captured
 
     def empty(self, shape, dtype):
         nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
@@ -174,12 +188,33 @@ class HostDevice:
 
         return make
 
+    @property
+    def is_recording(self):
+        return self._recorded is not None
+
+    def capture(self, work):
+        """Do nothing but note what would be done, with the arrays that it would be done to."""
+        self._recorded = recorded = []
+        try:
+            work()
+        finally:
+            self._recorded = None
+        return recorded
+
+    def replay(self, captured):
+        queued = self.queued + Counter(["graph"])
+        for call, arguments in captured:
+            call(*arguments)
+        self.queued = queued
+
+    @recorded
     def clear(self, out):
         assert self.holds(out)
         assert out.flags.c_contiguous
         self.queued["clear"] += 1
         out[...] = 0
 
+    @recorded
     def copy(self, out, x):
         assert self.holds(out)
         assert self.holds(x)
@@ -188,6 +223,13 @@ class HostDevice:
         assert x.flags.c_contiguous
         self.queued["copy"] += 1
         out[...] = x
+
+    def write(self, out, value):
+        assert out.shape == value.shape
+        assert out.dtype == value.dtype
+        assert not self.is_recording
+        self.queued["write"] += 1
+        out[...] = value
 
     def holds(self, value):
         return isinstance(value, DeviceArray)
@@ -209,10 +251,12 @@ class HostDevice:
         self._sent.clear()
 
     def download(self, value):
+        assert not self.is_recording
         assert self.holds(value)
         self.downloads += 1
         return np.array(value, subok=False)
 
+    @recorded
     def launch(self, name, blocks, threads, *arguments):
         if min(blocks) == 0:
             return
@@ -243,8 +287,12 @@ class HostDevice:
         assert argument.dtype.str[1:] == wanted[1:], f"{name}: {argument.dtype}, not {wanted}"
         return np.array([argument.ctypes.data], np.uintp)
 
-    def gemm(self, out, a, b, alpha, beta):
+    @recorded
+    def gemm(self, out, a, b, alpha, beta, factors=None):
         """Read memory as BLAS does, by columns, whatever the arrays' own shapes say."""
+        if factors is not None:
+            assert self.holds(factors)
+            alpha, beta = (float(factor) for factor in _bare(factors))
         self.queued["gemm"] += 1
         assert a.dtype == b.dtype
         assert out.dtype == np.float32 or a.dtype == out.dtype == np.float16

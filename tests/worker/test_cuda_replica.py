@@ -7,7 +7,8 @@ from scipy import sparse
 from daskxml.core.arrays import Csr, Partition, Segment
 from daskxml.core.errors import ConfigError
 from daskxml.data.rows import from_scipy
-from daskxml.kernels import get_kernels
+from daskxml.kernels import DeviceNumber, get_kernels
+from daskxml.models.network.captured import CapturedStep
 from daskxml.models.network.spec import ModelSpec
 from daskxml.optim import OptimizerConfig
 from daskxml.worker.replica import Replica
@@ -128,6 +129,80 @@ def test_steps_wait_for_nothing_and_allocate_nothing(settings):
     assert [float(result.loss_sum) > 0.0 for result in results] == [True] * 3
     assert device.downloads == before[0] + 1
     assert device.ranges == {"step": 4}
+
+
+def batches(kernels, sizes, seed=3):
+    """Batches of several sizes, each of rows of two partitions."""
+    parts, rng = [kernels.to_device(data(seed)) for seed in (0, 1)], np.random.default_rng(seed)
+    for size in sizes:
+        rows = np.split(rng.permutation(ROWS)[:size].astype(np.int64), [size // 3])
+        yield [
+            Segment(part, kernels.to_device(each)) for part, each in zip(parts, rows, strict=True)
+        ]
+
+
+CAPTURED = [
+    {},
+    {"loss": "sigmoid", "hidden": (8, 6)},
+    {"budget": 16 * 40 * 4},
+    {"hidden": (64,), "output_dtype": "float16"},
+]
+
+
+@DEVICES
+@pytest.mark.parametrize("settings", CAPTURED, ids=str)
+def test_replayed_steps_have_the_bits_of_steps_that_are_not_captured(make, settings, monkeypatch):
+    """Of batches of several sizes in turns, at rates that change."""
+    models = []
+    for captures in (False, True):
+        kernels = make()
+        if not captures:  # each step does its work itself
+            monkeypatch.setattr(CapturedStep, "captures", False)
+        made, losses = replica(kernels, **settings), []
+        for number, batch in enumerate(batches(kernels, (16, 9, 16, 16, 9, 1, 9, 16, 1, 1, 12))):
+            losses.append(made.step(batch, 0.1 / (1 + number // 4), key=number).loss_sum)
+        monkeypatch.undo()
+        models.append((kernels.to_host(made.flat).tobytes(), [float(loss) for loss in losses]))
+    assert models[0] == models[1]
+
+
+@needs_compiler
+def test_a_replayed_step_is_a_handful_of_calls():
+    """A write, a launch for the features and labels of each segment, the graph, and its loss."""
+    kernels = emulated()
+    made, (batch,), counts = replica(kernels), batches(kernels, (16,)), []
+    for number in range(4):
+        kernels._device.queued.clear()
+        made.step(batch, 0.1, key=number)
+        counts.append(kernels._device.queued.total())
+    assert counts[0] > 30
+    assert counts[2:] == [7, 7], kernels._device.queued
+
+
+@needs_compiler
+def test_a_captured_step_outlives_what_grows_around_it():
+    """Larger batches, and memory that is given back, leave the bits of the same steps."""
+    flats = []
+    for releases in (False, True):
+        kernels = emulated()
+        made = replica(kernels)
+        for number, batch in enumerate(batches(kernels, (4, 4, 4, 20, 4, 4, 20, 20, 4))):
+            if number == 3:
+                made.resize(24)
+            if releases and number in (2, 5):
+                made.release()
+            made.step(batch, 0.1, key=number)
+        flats.append(kernels.to_host(made.flat).tobytes())
+    assert flats[0] == flats[1]
+
+
+@needs_compiler
+def test_a_number_in_device_memory_is_nothing_that_a_kernel_may_overlook():
+    kernels = emulated()
+    rate = DeviceNumber(kernels.to_device(np.float32([0.5])), -2.0)
+    out = kernels.zeros(4)
+    kernels.add_scaled(out, kernels.zeros(4), rate)  # reads no such memory
+    assert np.isnan(kernels.to_host(out)).all()
 
 
 NARROW = [

@@ -8,19 +8,20 @@ CuPy caches the result on disk. CuPy's own kernels, which need CUDA's headers, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from hashlib import sha256
 from os import environ, getpid
 from pathlib import Path
-from threading import Lock, get_ident
+from threading import get_ident
 from typing import Any
-from weakref import finalize
 
 import numpy as np
 
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ConfigError
+from daskxml.kernels.cuda.blas import WORKSPACE_BYTES, Blas
 from daskxml.kernels.cuda.device import (
     FUSED,
     Arena,
@@ -30,10 +31,8 @@ from daskxml.kernels.cuda.device import (
     kernel_names,
 )
 from daskxml.kernels.cuda.kernels import CudaKernels
-from daskxml.kernels.operands import orientation
 
 _PINNED_BYTES = 1 << 24
-_NOTHING = nullcontext()
 _REMEDY = 'or give device "cpu"'
 
 
@@ -82,7 +81,7 @@ class CupyDevice:
         from cupyx.profiler import time_range
 
         self._time_range = time_range
-        self._cupy, self._cublas, self._runtime = cupy, cublas, runtime
+        self._cupy, self._runtime = cupy, runtime
         self._arena, self._owner = Arena(self.empty, self._carve), get_ident()
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._copies = cupy.cuda.Stream(non_blocking=True)
@@ -90,22 +89,49 @@ class CupyDevice:
         self._module.compile()  # now, not in the first step
         self._kernels: dict[str, Any] = {}
         self._is_hopper = cupy.cuda.Device().compute_capability == "90"
-        exactly = cublas.CUBLAS_COMPUTE_32F
-        quickly = exactly if exact else cublas.CUBLAS_COMPUTE_32F_FAST_TF32
-        self._products = {  # of operands of a dtype: its name in cuBLAS, and the type of sums
-            np.dtype(np.float32): (runtime.CUDA_R_32F, quickly),
-            np.dtype(np.float16): (runtime.CUDA_R_16F, exactly),
-        }
-        self._lock, self._handle = Lock(), cublas.create()  # CuPy's is one for each thread
-        self._scalars = np.empty(2, np.float32)
-        self._scalars_at = self._scalars.ctypes.data
-        finalize(self, cublas.destroy, self._handle).atexit = False
+        workspace = self.empty(WORKSPACE_BYTES, "uint8")  # all products take turns
+        self._blas_of = partial(Blas, cublas, runtime, workspace=workspace, exact=exact)
+        self._blas = self._blas_of(stream=self._stream.ptr)
+        self._recording: Any = None  # stream, products: made when the first step is captured
+        self._recorder, self._kept = 0, list[Any]()  # thread, and what its work uses
         few = self.empty((8, 8), "float32")
-        self.gemm(few, few, few, 1.0, 0.0)  # cuBLAS allocates its workspace now
+        self.gemm(few, few, few, 1.0, 0.0)  # cuBLAS loads its kernels now
 
     @property
     def has_fused_kernels(self) -> bool:
         return self._is_hopper
+
+    @property
+    def is_recording(self) -> bool:
+        return self._recorder != 0 and self._recorder == get_ident()
+
+    def _queue(self, *used: Any) -> Any:
+        """The stream for the calling thread's work, which uses these arrays."""
+        if not self.is_recording:
+            return self._stream
+        self._kept += used
+        return self._recording[0]
+
+    def capture(self, work: Callable[[], object]) -> object:
+        """As a CUDA graph, captured in a stream of its own: other threads go on in the usual one.
+
+        Its memory is written in the order of that stream, where the graph is launched.
+        """
+        if self._recording is None:
+            stream = self._cupy.cuda.Stream(non_blocking=True)
+            self._recording = stream, self._blas_of(stream=stream.ptr)
+        stream, self._kept = self._recording[0], []
+        stream.begin_capture()
+        self._recorder = get_ident()
+        try:
+            work()
+        finally:
+            self._recorder = 0
+            graph = stream.end_capture()
+        return graph, self._kept
+
+    def replay(self, captured: Any) -> None:
+        captured[0].launch(self._stream)
 
     def _module_of(self, name: str) -> Any:
         """CuPy's compiler cannot be asked for ``sm_90a``; its cache is used all the same."""
@@ -132,11 +158,6 @@ class CupyDevice:
 
     def _carve(self, block: Array, start: int, shape: Shape, dtype: str) -> Array:
         return self._cupy.ndarray(shape, dtype, block.data + start)
-
-    def _as_current(self) -> AbstractContextManager[Any]:
-        """CuPy's calls of cuBLAS take the thread's current stream, which is slow to change."""
-        is_current = self._cupy.cuda.get_current_stream().ptr == self._stream.ptr
-        return _NOTHING if is_current else self._stream
 
     def free_bytes(self) -> int:
         """The driver's free memory, and the unused part of the pool, CuPy's or RMM's."""
@@ -166,14 +187,20 @@ class CupyDevice:
 
     def clear(self, out: Array) -> None:
         if out.nbytes:
-            self._runtime.memsetAsync(out.data.ptr, 0, out.nbytes, self._stream.ptr)
+            self._runtime.memsetAsync(out.data.ptr, 0, out.nbytes, self._queue(out).ptr)
 
     def copy(self, out: Array, x: Array) -> None:
         if out.nbytes != x.nbytes:
             raise ValueError(f"copy: {x.nbytes} bytes into {out.nbytes}")
         kind = self._runtime.memcpyDeviceToDevice
         if out.nbytes:
-            self._runtime.memcpyAsync(out.data.ptr, x.data.ptr, x.nbytes, kind, self._stream.ptr)
+            stream = self._queue(out, x)
+            self._runtime.memcpyAsync(out.data.ptr, x.data.ptr, x.nbytes, kind, stream.ptr)
+
+    def write(self, out: Array, value: Array) -> None:
+        """From pageable memory: the driver has read it when the call returns."""
+        place, kind = (out.data.ptr, value.ctypes.data), self._runtime.memcpyHostToDevice
+        self._runtime.memcpyAsync(*place, value.nbytes, kind, self._stream.ptr)
 
     def holds(self, value: Array) -> bool:
         return isinstance(value, self._cupy.ndarray)
@@ -219,33 +246,16 @@ class CupyDevice:
         kernel = self._kernels.get(name)
         if kernel is None:
             kernel = self._kernels[name] = self._module_of(name).get_function(name)
-        kernel(blocks, threads, arguments, stream=self._stream)
+        kernel(blocks, threads, arguments, stream=self._queue(*arguments))
 
-    def gemm(self, out: Array, a: Array, b: Array, alpha: float, beta: float) -> None:
-        """One handle for all threads: there is one stream, so the workspace is used in order.
-
-        BLAS is column-major: it computes ``out.T = b.T @ a.T``.
-        """
-        if out.size == 0:
-            return
-        cublas, first, (m, n) = self._cublas, self._scalars_at, out.shape
-        (flips_a, a_stride), (flips_b, b_stride) = orientation(a), orientation(b)
-        transposed = {False: cublas.CUBLAS_OP_N, True: cublas.CUBLAS_OP_T}
-        kind, adds = self._products[a.dtype]
-        out_kind, _ = self._products[out.dtype]
-        try:
-            with self._lock, self._as_current():
-                self._scalars[:] = alpha, beta  # read by the call itself
-                cublas.gemmEx(
-                    self._handle, transposed[flips_b], transposed[flips_a],
-                    n, m, a.shape[1], first, b.data.ptr, kind, b_stride,
-                    a.data.ptr, kind, a_stride, first + 4,
-                    out.data.ptr, out_kind, n, adds, cublas.CUBLAS_GEMM_DEFAULT,
-                )  # fmt: skip
-        except cublas.CUBLASError as error:
-            if "ALLOC_FAILED" in str(error):
-                raise MemoryError(str(error)) from error
-            raise
+    def gemm(
+        self, out: Array, a: Array, b: Array, alpha: float, beta: float,
+        factors: Array | None = None,
+    ) -> None:  # fmt: skip
+        if out.size:
+            is_usual = self._queue(out, a, b, factors) is self._stream
+            blas = self._blas if is_usual else self._recording[1]
+            blas.gemm(out, a, b, alpha, beta, factors)
 
     @contextmanager
     def time_range(self, name: str) -> Iterator[None]:

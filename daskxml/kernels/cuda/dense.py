@@ -9,7 +9,7 @@ import numpy as np
 
 from daskxml.core.arrays import Array
 from daskxml.kernels.cuda.device import NULL, THREADS, DeviceKernels, grid
-from daskxml.kernels.operands import AdamStep, DeviceCount, Drop, RowGradient
+from daskxml.kernels.operands import AdamStep, DeviceCount, DeviceNumber, Drop, RowGradient
 
 f32 = np.float32
 
@@ -86,7 +86,13 @@ class CudaDense(DeviceKernels):
     def gemm(self, out: Array, a: Array, b: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
         if not out.flags.c_contiguous:
             raise ValueError("gemm writes into contiguous rows only")
-        if a.shape[1] > 0:
+        if a.shape[1] > 0 and isinstance(alpha, DeviceNumber):
+            factors = self._device.scratch()(2, "float32")
+            self._device.launch(
+                "set_factors", (1,), (32,), factors, *rate_operands(alpha), f32(beta)
+            )
+            self._device.gemm(out, a, b, 0.0, 0.0, factors)
+        elif a.shape[1] > 0:
             self._device.gemm(out, a, b, alpha, beta)
         elif beta == 0.0:  # without reading it
             self._device.clear(out)
@@ -140,7 +146,7 @@ class CudaDense(DeviceKernels):
     # -- optimizers --------------------------------------------------------------------------------
 
     def sgd_rows(self, weight: Array, gradient: RowGradient, lr: float, keep: float) -> None:
-        self._step("sgd", gradient, (weight,), f32(lr), f32(keep))
+        self._step("sgd", gradient, (weight,), *rate_operands(lr), f32(keep))
 
     def momentum_rows(
         self, weight: Array, buffer: Array, gradient: RowGradient, lr: float, keep: float,
@@ -235,6 +241,13 @@ def _sizes(gradient: RowGradient) -> tuple[np.int64, np.int32]:
 
 def _constants(adam: AdamStep) -> tuple[Any, ...]:
     return *(f32(rate) for rate in adam.rates), f32(adam.second_root), f32(adam.epsilon)
+
+
+def rate_operands(rate: float) -> tuple[Any, Any]:
+    """Pointer to a number in device memory, or null, and a factor of it, for a kernel."""
+    if isinstance(rate, DeviceNumber):
+        return rate.place, f32(rate.factor)
+    return NULL, f32(rate)
 
 
 def count_operands(device_count: DeviceCount | None) -> tuple[Any, Any]:

@@ -98,8 +98,31 @@ class CudaDevice(Protocol):
     ) -> None:
         """Run a kernel over contiguous arrays and NumPy scalars; nothing where a size is 0."""
 
-    def gemm(self, out: Array, a: Array, b: Array, alpha: float, beta: float) -> None:
-        """``out = alpha * a @ b + beta * out``, contiguous; operands may be transposed views."""
+    def gemm(
+        self, out: Array, a: Array, b: Array, alpha: float, beta: float,
+        factors: Array | None = None,
+    ) -> None:  # fmt: skip
+        """``out = alpha * a @ b + beta * out``, contiguous; operands may be transposed views.
+
+        ``factors (2,)`` float32 on the device are alpha and beta in the place of the numbers.
+        """
+
+    def write(self, out: Array, value: Array) -> None:
+        """``out = value``, a contiguous array of the host, which may be changed afterwards."""
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether what the calling thread queues is recorded, in `capture`."""
+
+    def capture(self, work: Callable[[], object]) -> object:
+        """Record what ``work`` queues, instead of doing it; return what `replay` takes.
+
+        The work may not read the host's memory later, nor wait for the device. The arrays that it
+        uses are kept as long as what is returned.
+        """
+
+    def replay(self, captured: Any) -> None:
+        """Queue everything that was recorded, at once."""
 
     def time_range(self, name: str) -> AbstractContextManager[None]:
         """A range of this name in what a profiler records (NVTX)."""
@@ -245,6 +268,7 @@ class DeferredSums:
         self._device = device
         self._places: Array = None
         self._open: list[Deferred] = []
+        self.recorded: Array = None  # ``(1,)``: where a captured step has its sum
 
     @property
     def nbytes(self) -> int:
@@ -258,6 +282,9 @@ class DeferredSums:
 
     def new(self) -> Deferred:
         """A new sum, 0; with too many open ones, synchronizes."""
+        if self._device.is_recording:
+            self._device.clear(self.recorded)
+            return Deferred(self, self.recorded)
         if len(self._open) == _SLOTS:
             self.read()
         self.reserve()
@@ -376,7 +403,8 @@ class DeviceKernels:
         """Run an elementwise kernel, whose last parameter is the number of items."""
         self._device.launch(name, *grid(items), *operands, np.int64(items))
 
-    def _on_host(self, array: Array) -> Array:
+    def host_copy(self, array: Array) -> Array:
+        """An array of row numbers or offsets, without synchronizing where it is from the host."""
         if not self._device.holds(array):
             return array
         copy = self._host_copies.find(array)

@@ -8,10 +8,13 @@ GPU.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import SupportsFloat
 
 import numpy as np
 
+from daskxml.core.arrays import Array
 from daskxml.kernels.cuda.dense import CudaDense, dense_scratch_bytes
 from daskxml.kernels.cuda.labels import CudaLabels, label_scratch_bytes
 from daskxml.kernels.cuda.sparse import sparse_scratch_bytes
@@ -57,6 +60,35 @@ class CudaKernels(CudaDense, CudaLabels, CudaTree):
 
     def await_uploads(self) -> None:
         self._device.await_uploads()
+
+    # -- captured steps ---------------------------------------------------------------------------
+
+    def write(self, out: Array, value: Array) -> None:
+        """``out = value``, a contiguous array of the host, which may be changed afterwards."""
+        self._device.write(out, value)
+
+    def capture(self, work: Callable[[], object], loss: Array) -> Callable[[], SupportsFloat]:
+        """Record a step as one piece of work, whose every replay returns the loss.
+
+        Parameters
+        ----------
+        work
+            The step: it forms one deferred sum, and neither waits nor synchronizes. Numbers of the
+            host are recorded as they are; what shall change lies in arrays, or is a
+            `daskxml.kernels.DeviceNumber`.
+        loss
+            ``(1,)`` float64, where replays form that sum.
+        """
+        self._deferred.recorded = loss
+        captured = self._device.capture(work)
+
+        def step() -> SupportsFloat:
+            self._device.replay(captured)
+            out = self._deferred.new()
+            self._device.copy(out.place, loss)
+            return out
+
+        return step
 
     def time_range(self, name: str) -> AbstractContextManager[None]:
         return self._device.time_range(name)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr
+from daskxml.kernels.cuda.dense import rate_operands
 from daskxml.kernels.cuda.device import THREADS, DeviceKernels, aligned
 from daskxml.kernels.operands import LabelWork
 
@@ -222,7 +223,7 @@ class CudaLabels(DeviceKernels):
             f"softmax_update_{int(weight.shape[1])}", (-(-int(labels) // _HEIGHT),),
             (_UPDATE_THREADS,), delta.view("uint16"), out, row_sums, hidden.view("uint16"),
             weight.view("uint16"), bias, shift, np.int64(labels), rows, np.int64(stride),
-            np.float32(factor), np.float32(keep),
+            *rate_operands(factor), np.float32(keep),
         )  # fmt: skip
 
     def target_products(

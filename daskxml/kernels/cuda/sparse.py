@@ -8,12 +8,14 @@ adds in the order of the rows: equal bits in each run.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr
-from daskxml.kernels.cuda.dense import count_operands
+from daskxml.kernels.cuda.dense import count_operands, rate_operands
 from daskxml.kernels.cuda.device import NULL, THREADS, DeviceKernels, MakeArray, aligned, grid
 from daskxml.kernels.operands import KEEP_ALL, DeviceCount, Drop
 
@@ -22,12 +24,22 @@ _MOST_THREADS = 1024
 _ONE_BLOCK = 1 << 13  # numbers that one block scans faster than three launches
 
 
+@dataclass(frozen=True, slots=True)
+class StagedCsr(Csr):
+    """The rows of a batch, with room for more entries than it has, whose column is -1.
+
+    ``row_numbers`` int32 has the row of each entry.
+    """
+
+    row_numbers: Array = None
+
+
 class CudaSparse(DeviceKernels):
     """The part of `daskxml.kernels.Kernels` on sparse rows, for a GPU."""
 
     def nonzeros(self, x: Csr, rows: Array) -> int:
         """Without synchronizing where the rows were uploaded from the host."""
-        starts, ids = (self._on_host(array) for array in (x.indptr, rows))
+        starts, ids = (self.host_copy(array) for array in (x.indptr, rows))
         return int((starts[ids + 1] - starts[ids]).sum())
 
     def row_lengths(self, out: Array, x: Csr, rows: Array) -> None:
@@ -48,18 +60,43 @@ class CudaSparse(DeviceKernels):
         self, weight: Array, x: Csr, rows: Array, delta: Array, factor: float,
         drop: Drop = KEEP_ALL,
     ) -> None:  # fmt: skip
-        size, units, make = self.nonzeros(x, rows), int(weight.shape[1]), self._device.scratch()
-        if size == 0:
-            return
-        entries = tuple(make(size, kind) for kind in ("int32", "int32", "float32"))
-        self._write_entries(make, entries, x, rows, 0, drop)
+        units, make = int(weight.shape[1]), self._device.scratch()
+        if isinstance(x, StagedCsr):
+            entries: tuple[Array, ...] = x.indices, x.row_numbers, x.data
+        else:
+            size = self.nonzeros(x, rows)
+            if size == 0:
+                return
+            entries = tuple(make(size, kind) for kind in ("int32", "int32", "float32"))
+            self._write_entries(make, entries, x, rows, 0, drop)
         counts = self._zeroed.zeros("counts", x.columns, "int32")
         features, starts, count, sorted_rows, values = self._group(make, entries, counts)
         self._device.launch(
             "update_features", (int(entries[0].shape[0]),), (_unit_threads(units),),
-            weight, features, starts, sorted_rows, values, delta, np.float32(factor),
-            count, np.int32(units),
+            weight, features, starts, sorted_rows, values, delta, *rate_operands(factor), count,
+            np.int32(units),
         )  # fmt: skip
+
+    def stage_rows(
+        self, out: StagedCsr, begins: Array, pieces: Sequence[tuple[Csr, int]], rows: int
+    ) -> None:
+        """Copy the rows of a batch to where a captured step reads them; ``out.indptr`` is given.
+
+        Parameters
+        ----------
+        begins
+            ``(rows,)`` int64: where the entries of each row begin in its matrix.
+        pieces
+            A matrix for each segment of the batch, and how many rows are from it.
+        """
+        first, room = 0, np.int64(out.nonzeros)
+        for x, count in pieces:
+            self._device.launch(
+                "stage_rows", (count,), (_ROW_THREADS,),
+                out.indices, out.row_numbers, out.data, out.indptr, begins, x.indices,
+                values_or_null(x), np.int64(first), np.int64(rows), room,
+            )  # fmt: skip
+            first += count
 
     def feature_entries(
         self, out: tuple[Array, Array, Array], x: Csr, rows: Array, row_offset: int, drop: Drop

@@ -50,7 +50,7 @@ class CudaTree(CudaSparse):
         group: list[NodeProblem] = []
         budget, used = self._device.free_bytes() // 2, 0
         most = min(_MOST_PROBLEMS, max(1, _MOST_PLACES // x.columns))
-        starts = self._on_host(x.indptr)
+        starts = self.host_copy(x.indptr)
         for problem in problems:
             nbytes = _problem_bytes(problem, starts, x.columns, passes)
             if group and (used + nbytes > budget or len(group) == most):
@@ -176,7 +176,7 @@ class _Group:
 
     def _row_facts(self, rows: Array) -> Array:
         """What is fetched of every row, but for the norm; see ``RowFacts`` in the source."""
-        x_starts = self._kernels._on_host(self._x.indptr)
+        x_starts = self._kernels.host_copy(self._x.indptr)
         facts = np.zeros(rows.shape[0], _ROW_FACTS)
         facts["size"] = x_starts[rows + 1] - x_starts[rows]
         facts["start"] = _starts(facts["size"])[:-1]

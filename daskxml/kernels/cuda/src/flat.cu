@@ -4,6 +4,11 @@ KERNEL scale(float* out, const float* x, float factor, int64 n) {
     EACH(i, n) out[i] = factor * x[i];
 }
 
+// Alpha and beta of a product.
+KERNEL set_factors(float* out, const float* place, float factor, float beta) {
+    if (threadIdx.x == 0) out[0] = rate_of(place, factor), out[1] = beta;
+}
+
 KERNEL fill_uint16(unsigned short* out, unsigned short value, int64 n) {
     EACH(i, n) out[i] = value;
 }

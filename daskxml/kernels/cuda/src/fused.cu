@@ -257,9 +257,10 @@ template <int UNITS, int THREADS>
 __device__ void softmax_update_of(
     unsigned short* delta, float* out, float* row_sums, const unsigned short* hidden,
     const unsigned short* weight, const float* bias, const float* shift, int64 labels, int64 rows,
-    int64 stride, float factor, float keep) {
+    int64 stride, const float* place, float of_place, float keep) {
     alignas(1024) __shared__ unsigned short tiles[2][HEIGHT * UNITS];
     __shared__ float shifts[2][HEIGHT];
+    float factor = rate_of(place, of_place);
     int lane = threadIdx.x % 32, group = lane / 4, pair = 2 * (lane % 4);
     int64 label = (blockIdx.x * (int64)THREADS + threadIdx.x) / 32 * 16;
     unsigned first[UNITS / 16][4];
@@ -348,15 +349,17 @@ KERNEL BOUNDS(256, 2) softmax_products_128(
 KERNEL BOUNDS(128, 3) softmax_update_64(
     unsigned short* delta, float* out, float* row_sums, const unsigned short* hidden,
     const unsigned short* weight, const float* bias, const float* shift, int64 labels, int64 rows,
-    int64 stride, float factor, float keep) {
+    int64 stride, const float* place, float of_place, float keep) {
     softmax_update_of<64, 128>(
-        delta, out, row_sums, hidden, weight, bias, shift, labels, rows, stride, factor, keep);
+        delta, out, row_sums, hidden, weight, bias, shift, labels, rows, stride, place,
+        of_place, keep);
 }
 
 KERNEL BOUNDS(128, 3) softmax_update_128(
     unsigned short* delta, float* out, float* row_sums, const unsigned short* hidden,
     const unsigned short* weight, const float* bias, const float* shift, int64 labels, int64 rows,
-    int64 stride, float factor, float keep) {
+    int64 stride, const float* place, float of_place, float keep) {
     softmax_update_of<128, 128>(
-        delta, out, row_sums, hidden, weight, bias, shift, labels, rows, stride, factor, keep);
+        delta, out, row_sums, hidden, weight, bias, shift, labels, rows, stride, place,
+        of_place, keep);
 }

@@ -1,6 +1,7 @@
 // Entries grouped by feature, without a general sort and without synchronizing with the host.
 // Atomics are on integers only and the result does not depend on their order: entries of a feature
-// land in any order, and the last kernel puts them into the order of their rows.
+// land in any order, and the last kernel puts them into the order of their rows. Entries of the
+// column -1 are none.
 
 // Exclusive prefix sums within each chunk, in place: totals[b] is the sum of chunk b.
 KERNEL scan_chunks(int* x, int* totals, int64 n) {
@@ -29,11 +30,12 @@ KERNEL scan_add(int* x, const int* totals, int chunk, int64 n) {
 
 // counts[column] = n - the first entry of the column; it was 0.
 KERNEL find_first(int* counts, const int* columns, int n) {
-    EACH(e, n) atomicMax(counts + columns[e], n - (int)e);
+    EACH(e, n)
+    if (columns[e] >= 0) atomicMax(counts + columns[e], n - (int)e);
 }
 
 KERNEL flag_first(int* flags, const int* counts, const int* columns, int n) {
-    EACH(e, n) flags[e] = counts[columns[e]] == n - (int)e;
+    EACH(e, n) flags[e] = columns[e] >= 0 && counts[columns[e]] == n - (int)e;
 }
 
 // Features in the order of their first entries; numbers[e] flags stand before entry e.
@@ -47,20 +49,23 @@ KERNEL number_features(
 }
 
 KERNEL count_entries(int* sizes, const int* counts, const int* columns, int n) {
-    EACH(e, n) atomicAdd(sizes + counts[columns[e]], 1);
+    EACH(e, n)
+    if (columns[e] >= 0) atomicAdd(sizes + counts[columns[e]], 1);
 }
 
 // Every entry into a slot of its feature; `taken` is 0.
 KERNEL place_entries(
     int* slots, int* taken, const int* starts, const int* counts, const int* columns, int n) {
-    EACH(e, n) {
+    EACH(e, n)
+    if (columns[e] >= 0) {
         int feature = counts[columns[e]];
         slots[starts[feature] + atomicAdd(taken + feature, 1)] = e;
     }
 }
 
 KERNEL clear_counts(int* counts, const int* columns, int n) {
-    EACH(e, n) counts[columns[e]] = 0;
+    EACH(e, n)
+    if (columns[e] >= 0) counts[columns[e]] = 0;
 }
 
 KERNEL copy_starts(int64* out, const int* starts, const int* count) {

@@ -26,7 +26,8 @@ KERNEL find_zero_rows(
 
 KERNEL sgd(
     float* weight, const float* grad, const int* ids, const unsigned char* skipped, float scale,
-    int width, int64 n, float lr, float keep) {
+    int width, int64 n, const float* place, float factor, float keep) {
+    float lr = rate_of(place, factor);
     EACH(i, n) {
         int64 at = place_of(i, width, ids, skipped);
         if (at >= 0) weight[at] = keep * weight[at] - lr * (scale * grad[i]);

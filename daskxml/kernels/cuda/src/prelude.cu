@@ -16,6 +16,11 @@ typedef unsigned long long uint64;
 
 __device__ inline int64 least(int64 a, int64 b) { return a < b ? a : b; }
 
+// A factor of a number in device memory, or, without one, the factor itself.
+__device__ inline float rate_of(const float* place, float factor) {
+    return place ? *place * factor : factor;
+}
+
 // Number `index` of SplitMix64's stream `key` (Steele, Lea and Flood 2014).
 __device__ inline uint64 hash64(uint64 key, uint64 index) {
     uint64 z = key + (index + 1) * 0x9E3779B97F4A7C15ull;

@@ -49,6 +49,21 @@ KERNEL densify(
     }
 }
 
+// Some rows of a batch, from where they lie to where a captured step reads them: row i begins at
+// offsets[i] there, at begins[i] here. What the entries leave of the room gets the column -1.
+KERNEL stage_rows(
+    int* out_indices, int* out_rows, float* out_values, const int64* offsets, const int64* begins,
+    const int* indices, const float* data, int64 first_row, int64 rows, int64 room) {
+    int64 row = first_row + blockIdx.x, to = offsets[row], from = begins[row];
+    for (int64 j = threadIdx.x; j < offsets[row + 1] - to; j += blockDim.x) {
+        out_indices[to + j] = indices[from + j];
+        out_rows[to + j] = row;
+        out_values[to + j] = data ? data[from + j] : 1.0f;
+    }
+    int64 free = offsets[rows] + row * blockDim.x + threadIdx.x;
+    for (int64 j = free; j < room; j += rows * blockDim.x) out_indices[j] = -1;
+}
+
 // All entries, in order; those of row i begin at offsets[i]. Dropped entries have the value 0.
 KERNEL write_entries(
     int* out_columns, int* out_rows, float* out_values, const int* offsets,
@@ -68,9 +83,10 @@ KERNEL write_entries(
 // for each feature, so one writer for each weight.
 KERNEL update_features(
     float* weight, const int* features, const int* starts, const int* rows, const float* values,
-    const float* delta, float factor, const int* count, int units) {
+    const float* delta, const float* place, float of_place, const int* count, int units) {
     int i = blockIdx.x;
     if (i >= *count) return;
+    float factor = rate_of(place, of_place);
     float* target = weight + (int64)features[i] * units;
     for (int c = threadIdx.x; c < units; c += blockDim.x) {
         float sum = 0.0f;
