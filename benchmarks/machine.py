@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from daskxml.core.hardware import find_gpus
 from daskxml.records.environment import describe, versions
 
 RESULTS = Path(os.environ.get("DASKXML_RESULTS") or Path(__file__).parent / "results")
@@ -22,6 +23,8 @@ def machine() -> dict[str, Any]:
     """Describe the machine, its software and the commit measured."""
     found = describe()
     described = {name: found[name] for name in DESCRIBED}
+    described["gpus"] = [f"{gpu.name}, driver {gpu.driver}" for gpu in find_gpus()]
+    described["sources"] = sources_digest(("daskxml", "benchmarks"))
     load = round(os.getloadavg()[0], 2)
     return {**described, "load": load, "packages": versions(PACKAGES), "blas": find_blas()}
 

@@ -148,6 +148,7 @@ class Work:
         (SHAPES[0], 1024, "sgd"), (SHAPES[0], 4096, "sgd"), (SHAPES[1], 1024, "sgd"),
         (SHAPES[1], 4096, "sgd"), (SHAPES[0], 1024, "adam"),
         (SHAPES[0], 1021, "sgd"),  # strategies choose any size, libraries like multiples of 8
+        (SHAPES[2], 64, "sgd"), (SHAPES[3], 64, "sgd"),  # small: what the host takes to queue it
     )  # fmt: skip
     round_s: float = 0.3
     runs: tuple[tuple[str, str, float], ...] = RUNS

@@ -64,6 +64,8 @@ class Shape:
 SHAPES = (
     Shape(name="amazon-670k", features=135_909, labels=670_091, row_features=75, row_labels=5),
     Shape(name="delicious-200k", features=782_585, labels=205_443, row_features=301, row_labels=75),
+    Shape(name="bibtex", features=1836, labels=159, row_features=69, row_labels=2),
+    Shape(name="delicious", features=500, labels=983, row_features=18, row_labels=19),
 )
 
 
