@@ -231,6 +231,7 @@ def make_batch_runner(
         flat=shared.flat if shared is not None and settings.steps_in_place else None,
         output_dtype=output_dtype(settings, kernels),
     )
+    rows.sends_numbers = settings.strategy.is_joint or not replica.is_captured
     pool = Pool(replica, threads, settings.max_batch_rows, budget) if threads else None
     copy = ModelCopy(kernels, replica.flat, store) if store is not None else None
     return BatchRunner(settings, rows, replica, pool, copy, memory)

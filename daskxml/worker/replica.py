@@ -121,6 +121,11 @@ class Replica:
         parts = self.flat, self.optimizer, self._mlp, self._row_step, self._captured
         return sum(int(part.nbytes) for part in parts if part is not None)
 
+    @property
+    def is_captured(self) -> bool:
+        """Whether steps are captured: the numbers of their rows may be arrays of the host."""
+        return self._captured is not None
+
     def optimizer_for(
         self, parameters: Mapping[str, Array], partner: Replica | None = None
     ) -> Optimizer:

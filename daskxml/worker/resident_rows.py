@@ -21,10 +21,16 @@ Fetched = Mapping[Span, Partition]  # rows of spans that are not resident
 
 
 class ResidentRows:
-    """Training rows by stream and test rows by shard, on the worker's device."""
+    """Training rows by stream and test rows by shard, on the worker's device.
+
+    Attributes
+    ----------
+    sends_numbers
+        Whether the numbers of a batch's rows are sent to the device too.
+    """
 
     def __init__(self, kernels: Kernels, seed: int) -> None:
-        self._kernels, self._seed = kernels, seed
+        self._kernels, self._seed, self.sends_numbers = kernels, seed, True
         self.streams: dict[int, Partition] = {}
         self.tests: dict[int, Partition] = {}
 
@@ -57,9 +63,11 @@ class ResidentRows:
     def _segment(self, span: Span, fetched: Fetched) -> Segment:
         upload = self._kernels.to_device_async
         if span in fetched:
-            return Segment(upload(fetched[span]), upload(np.arange(span.rows, dtype=np.int64)))
-        part = self.streams[span.stream]
-        return Segment(part, upload(span_rows(span, part.rows, self._seed)))
+            part, numbers = upload(fetched[span]), np.arange(span.rows, dtype=np.int64)
+        else:
+            part = self.streams[span.stream]
+            numbers = span_rows(span, part.rows, self._seed)
+        return Segment(part, upload(numbers) if self.sends_numbers else numbers)
 
     def noise_key(self, spans: Batch) -> int:
         """Return the key of a batch's dropout, the same on whichever worker it runs."""
