@@ -5,6 +5,7 @@ from daskxml.kernels.operands import (
     KEEP_ALL,
     AdamStep,
     DeviceCount,
+    DeviceKey,
     DeviceNumber,
     Drop,
     InPlace,
@@ -19,6 +20,7 @@ from daskxml.kernels.operands import (
 from daskxml.kernels.registry import get_kernels
 
 __all__ = [
-    "KEEP_ALL", "AdamStep", "DeviceCount", "DeviceNumber", "Drop", "InPlace", "Kernels", "Lookup",
-    "RowGradient", "RowNet", "RowSamples", "RowSums", "StepSizes", "get_kernels", "scratch_floats",
+    "KEEP_ALL", "AdamStep", "DeviceCount", "DeviceKey", "DeviceNumber", "Drop", "InPlace",
+    "Kernels", "Lookup", "RowGradient", "RowNet", "RowSamples", "RowSums", "StepSizes",
+    "get_kernels", "scratch_floats",
 ]  # fmt: skip

@@ -120,6 +120,28 @@ class DeviceNumber(float):
         return DeviceNumber(self.place, -self.factor)
 
 
+class DeviceKey(int):
+    """The key of a random stream in device memory, followed by those of the streams after it.
+
+    Examples
+    --------
+    >>> DeviceKey(np.arange(3, dtype=np.uint64)).of_stream(2).place
+    array([2], dtype=uint64)
+    """
+
+    place: Array
+
+    def __new__(cls, place: Array) -> DeviceKey:
+        """Make one of an array ``(streams,)`` uint64 on the device."""
+        made = super().__new__(cls)
+        made.place = place
+        return made
+
+    def of_stream(self, number: int) -> DeviceKey:
+        """Return the key of another stream."""
+        return DeviceKey(self.place[number:])
+
+
 @dataclass(frozen=True, slots=True)
 class InPlace:
     """Where a parameter's gradient goes at once: ``target = keep * target + factor * gradient``."""

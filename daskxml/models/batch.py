@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Segment
-from daskxml.kernels import Drop, InPlace, Kernels, RowSums
+from daskxml.kernels import DeviceKey, Drop, InPlace, Kernels, RowSums
 
 _MASK = (1 << 64) - 1
 _MOST_VIEWS = 4096
@@ -138,6 +138,8 @@ def stream_key(key: int, stream: int) -> int:
     >>> stream_key(1, 0) != stream_key(1, 1)
     True
     """
+    if isinstance(key, DeviceKey):
+        return key.of_stream(stream)
     z = (key + (stream + 1) * 0x9E3779B97F4A7C15) & _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK

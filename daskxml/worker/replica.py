@@ -108,9 +108,8 @@ class Replica:
         fits = is_plain and takes_row_steps(spec, kernels, logits_budget_bytes)
         factor, place = optimizer.output_lr, (self.layout, flat)
         self._row_step = RowStep(spec, kernels, *place, factor) if fits else None
-        drops = spec.dropout > 0.0 or spec.feature_dropout > 0.0
         self._captured: CapturedStep | None = None
-        if is_plain and kernels.name == "cuda" and not drops:
+        if is_plain and kernels.name == "cuda":
             from daskxml.models.network.captured import CapturedStep
 
             self._captured = CapturedStep(cast("CudaKernels", kernels), self._mlp, self.optimizer)
@@ -238,7 +237,7 @@ class Replica:
             return WorkStats(rows, 1, loss, nonzeros, self.spec.labels)
         self._check_rows(batch)
         if self._captured is not None and not self._mlp.weighs(batch):
-            return self._captured_step(self._captured, batch, lr)
+            return self._captured_step(self._captured, batch, lr, key)
         nonzeros = self.count(batch)
         self.reserve(rows, nonzeros)
         with _no_retry(), self.kernels.time_range("step"):
@@ -248,12 +247,12 @@ class Replica:
         return result
 
     def _captured_step(
-        self, captured: CapturedStep, batch: Sequence[Segment], lr: float
+        self, captured: CapturedStep, batch: Sequence[Segment], lr: float, key: int
     ) -> WorkStats:
         entries, rows = captured.entries(batch), batch_rows(batch)
         self.reserve(rows, max(entries.counts))
         with _no_retry(), self.kernels.time_range("step"):
-            loss: Any = captured.step(batch, lr, entries)
+            loss: Any = captured.step(batch, lr, key, entries)
         return WorkStats(rows, 1, loss, entries.counts[0], rows * self.spec.labels)
 
     def gradient(self, batch: Sequence[Segment], buffer: GradientBuffer, key: int) -> WorkStats:

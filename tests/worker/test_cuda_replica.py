@@ -143,6 +143,7 @@ def batches(kernels, sizes, seed=3):
 
 CAPTURED = [
     {},
+    {"dropout": 0.3, "feature_dropout": 0.2},
     {"loss": "sigmoid", "hidden": (8, 6)},
     {"budget": 16 * 40 * 4},
     {"hidden": (64,), "output_dtype": "float16"},

@@ -8,8 +8,9 @@ CuPy caches the result on disk. CuPy's own kernels, which need CUDA's headers, a
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha256
 from os import environ, getpid
@@ -112,7 +113,7 @@ class CupyDevice:
         self._kept += used
         return self._recording[0]
 
-    def capture(self, work: Callable[[], object]) -> object:
+    def capture(self, work: Callable[[], object]) -> object | None:
         """As a CUDA graph, captured in a stream of its own: other threads go on in the usual one.
 
         Its memory is written in the order of that stream, where the graph is launched.
@@ -120,15 +121,24 @@ class CupyDevice:
         if self._recording is None:
             stream = self._cupy.cuda.Stream(non_blocking=True)
             self._recording = stream, self._blas_of(stream=stream.ptr)
-        stream, self._kept = self._recording[0], []
+        stream, self._kept, collects = self._recording[0], [], gc.isenabled()
+        found = None
+        gc.disable()  # what it destroys may wait for the device, which ends a capture
         stream.begin_capture()
         self._recorder = get_ident()
         try:
             work()
+            found = stream.end_capture(), self._kept
+        except Exception as error:
+            with suppress(RuntimeError):
+                stream.end_capture()
+            if not isinstance(error, RuntimeError):  # CUDA's: another thread waited, say
+                raise
         finally:
             self._recorder = 0
-            graph = stream.end_capture()
-        return graph, self._kept
+            if collects:
+                gc.enable()
+        return found
 
     def replay(self, captured: Any) -> None:
         captured[0].launch(self._stream)

@@ -9,7 +9,14 @@ import numpy as np
 
 from daskxml.core.arrays import Array
 from daskxml.kernels.cuda.device import NULL, THREADS, DeviceKernels, grid
-from daskxml.kernels.operands import AdamStep, DeviceCount, DeviceNumber, Drop, RowGradient
+from daskxml.kernels.operands import (
+    AdamStep,
+    DeviceCount,
+    DeviceKey,
+    DeviceNumber,
+    Drop,
+    RowGradient,
+)
 
 f32 = np.float32
 
@@ -132,7 +139,8 @@ class CudaDense(DeviceKernels):
         if drop.limit == 0:
             return
         first = np.int64(drop.first_row * int(x.shape[1]))
-        stream = np.uint64(drop.key), np.uint64(drop.limit), f32(drop.scale)
+        place = drop.key.place if isinstance(drop.key, DeviceKey) else NULL
+        stream = place, np.uint64(drop.key), np.uint64(drop.limit), f32(drop.scale)
         self._each("dropout", int(x.size), x, first, *stream)
 
     def _parts(self, name: str, sums: int, *operands: Array) -> Array:

@@ -114,8 +114,10 @@ class CudaDevice(Protocol):
     def is_recording(self) -> bool:
         """Whether what the calling thread queues is recorded, in `capture`."""
 
-    def capture(self, work: Callable[[], object]) -> object:
-        """Record what ``work`` queues, instead of doing it; return what `replay` takes.
+    def capture(self, work: Callable[[], object]) -> object | None:
+        """Record what ``work`` queues, instead of doing it; return what `replay` takes, or None.
+
+        None if the device refuses, as it may while other threads wait for it.
 
         The work may not read the host's memory later, nor wait for the device. The arrays that it
         uses are kept as long as what is returned.

@@ -67,8 +67,12 @@ class CudaKernels(CudaDense, CudaLabels, CudaTree):
         """``out = value``, a contiguous array of the host, which may be changed afterwards."""
         self._device.write(out, value)
 
-    def capture(self, work: Callable[[], object], loss: Array) -> Callable[[], SupportsFloat]:
+    def capture(
+        self, work: Callable[[], object], loss: Array
+    ) -> Callable[[], SupportsFloat] | None:
         """Record a step as one piece of work, whose every replay returns the loss.
+
+        None if the device refuses just now; nothing has been done then.
 
         Parameters
         ----------
@@ -81,6 +85,8 @@ class CudaKernels(CudaDense, CudaLabels, CudaTree):
         """
         self._deferred.recorded = loss
         captured = self._device.capture(work)
+        if captured is None:
+            return None
 
         def step() -> SupportsFloat:
             self._device.replay(captured)

@@ -9,7 +9,7 @@ adds in the order of the rows: equal bits in each run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -78,8 +78,9 @@ class CudaSparse(DeviceKernels):
         )  # fmt: skip
 
     def stage_rows(
-        self, out: StagedCsr, begins: Array, pieces: Sequence[tuple[Csr, int]], rows: int
-    ) -> None:
+        self, out: StagedCsr, begins: Array, pieces: Sequence[tuple[Csr, int]], rows: int,
+        drop: Drop = KEEP_ALL,
+    ) -> None:  # fmt: skip
         """Copy the rows of a batch to where a captured step reads them; ``out.indptr`` is given.
 
         Parameters
@@ -89,12 +90,13 @@ class CudaSparse(DeviceKernels):
         pieces
             A matrix for each segment of the batch, and how many rows are from it.
         """
-        first, room = 0, np.int64(out.nonzeros)
+        first, room = drop.first_row, np.int64(out.nonzeros)
         for x, count in pieces:
             self._device.launch(
                 "stage_rows", (count,), (_ROW_THREADS,),
                 out.indices, out.row_numbers, out.data, out.indptr, begins, x.indices,
-                values_or_null(x), np.int64(first), np.int64(rows), room,
+                values_or_null(x), np.int64(rows), room,
+                *_counter(x, replace(drop, first_row=first)),
             )  # fmt: skip
             first += count
 

@@ -5,8 +5,8 @@ do. So a step reads its rows, their number of entries and its learning rate from
 memory. The second batch of a size is captured, and the others of that size are replays. The bits do
 not depend on which: the first one reads the same place.
 
-Not captured are steps of other optimizers, whose constants change with the number of the step, and
-those with dropout, whose key does. A step of one size of batch is several graphs, since launches
+Not captured are steps of other optimizers, whose constants change with the number of the step. A
+step of one size of batch is several graphs, since launches
 depend on how many entries there is `room` for.
 """
 
@@ -20,13 +20,13 @@ from typing import ClassVar, SupportsFloat
 import numpy as np
 
 from daskxml.core.arrays import Array, Partition, Segment
-from daskxml.kernels import DeviceNumber
+from daskxml.kernels import KEEP_ALL, DeviceKey, DeviceNumber, Drop
 from daskxml.kernels.cuda.kernels import CudaKernels
 from daskxml.kernels.cuda.sparse import StagedCsr
-from daskxml.models.batch import Buffers, Updates
+from daskxml.models.batch import Buffers, Updates, stream_key
 from daskxml.models.network.mlp import Mlp
 
-_MOST_GRAPHS = 64
+_MOST_GRAPHS, _TRIES = 64, 4
 _FINE_ROOM = 1 << 15
 
 
@@ -68,7 +68,7 @@ class _Form:
     batch: list[Segment]
     header: Array
     begins: tuple[Array, Array]
-    is_warm: bool = False
+    uses: int = 0
     replay: Callable[[], SupportsFloat] | None = None
 
 
@@ -88,6 +88,7 @@ class CapturedStep:
         self._buffers, self._sizes = Buffers(kernels), (0, 0)
         self._rate, self._loss = kernels.zeros(1), kernels.zeros(1, "float64")
         self._written_rate = 0.0
+        self._keys = kernels.zeros(1 + len(mlp.spec.hidden), "uint64")
         self._forms: OrderedDict[tuple[int, int, int], _Form] = OrderedDict()
 
     @property
@@ -134,7 +135,9 @@ class CapturedStep:
             counts.append(int(starts[-1]))
         return Entries(header, (counts[0], counts[1]))
 
-    def step(self, batch: Sequence[Segment], lr: float, entries: Entries) -> SupportsFloat:
+    def step(
+        self, batch: Sequence[Segment], lr: float, key: int, entries: Entries
+    ) -> SupportsFloat:
         """Step with a batch and its `entries`, for which there is room; return its loss."""
         pieces = [(segment.partition, int(segment.rows.shape[0])) for segment in batch]
         rows, kernels = sum(count for _, count in pieces), self._kernels
@@ -144,16 +147,22 @@ class CapturedStep:
             kernels.write(self._rate, np.array([lr], np.float32))
             self._written_rate = lr
         staged = form.batch[0].partition
-        for name, begins in zip(("features", "labels"), form.begins, strict=True):
+        spec = self._mlp.spec
+        drops = Drop(rate=spec.feature_dropout, key=stream_key(key, 0)), KEEP_ALL
+        if spec.dropout:
+            keys = [stream_key(key, stream) for stream in range(self._keys.shape[0])]
+            kernels.write(self._keys, np.array(keys, np.uint64))
+        for name, begins, drop in zip(("features", "labels"), form.begins, drops, strict=True):
             matrices = [(getattr(part, name), count) for part, count in pieces]
-            kernels.stage_rows(getattr(staged, name), begins, matrices, rows)
-        if self.captures and form.is_warm and form.replay is None:
+            kernels.stage_rows(getattr(staged, name), begins, matrices, rows, drop)
+        if self.captures and form.replay is None and 0 < form.uses < _TRIES:
             form.replay = kernels.capture(lambda: self._work(form), self._loss)
-        form.is_warm = True
+        form.uses += 1
         return self._work(form) if form.replay is None else form.replay()
 
     def _work(self, form: _Form) -> SupportsFloat:
-        return self._mlp.step(form.batch, DeviceNumber(self._rate), 0, self._updates)
+        rate, key = DeviceNumber(self._rate), DeviceKey(self._keys)
+        return self._mlp.step(form.batch, rate, key, self._updates)
 
     def _form(self, rows: int, counts: tuple[int, int], like: Partition) -> _Form:
         features, labels = (room(count) for count in counts)

@@ -16,7 +16,7 @@ import numpy as np
 
 from daskxml.core.arrays import Array, Segment
 from daskxml.core.errors import ConfigError
-from daskxml.kernels import KEEP_ALL, Drop, Kernels, RowNet, scratch_floats
+from daskxml.kernels import KEEP_ALL, DeviceKey, Drop, Kernels, RowNet, scratch_floats
 from daskxml.models.batch import (
     BatchSegment,
     Buffers,
@@ -254,7 +254,7 @@ class Mlp:
 
     def _feature_drop(self, piece: BatchSegment, key: int | None) -> Drop:
         rate = self.spec.feature_dropout
-        if key is None or rate == 0.0:
+        if key is None or rate == 0.0 or isinstance(key, DeviceKey):  # staged without them
             return KEEP_ALL
         return Drop(rate=rate, key=stream_key(key, 0), first_row=piece.first_row)
 

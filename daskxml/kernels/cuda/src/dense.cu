@@ -20,7 +20,9 @@ KERNEL sigmoid_gradient(float* delta, const float* active, float keep, int64 n) 
 }
 
 // `first` is the number of the first entry in the batch: first_row * columns.
-KERNEL dropout(float* x, int64 first, uint64 key, uint64 limit, float scale, int64 n) {
+KERNEL dropout(
+    float* x, int64 first, const uint64* place, uint64 key, uint64 limit, float scale, int64 n) {
+    if (place) key = *place;
     EACH(i, n) x[i] = is_kept(key, first + i, limit) ? scale * x[i] : 0.0f;
 }
 

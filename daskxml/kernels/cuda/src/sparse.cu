@@ -50,15 +50,19 @@ KERNEL densify(
 }
 
 // Some rows of a batch, from where they lie to where a captured step reads them: row i begins at
-// offsets[i] there, at begins[i] here. What the entries leave of the room gets the column -1.
+// offsets[i] there, at begins[i] here. Dropped entries
+// have the value 0; what the entries leave of the room gets the column -1.
 KERNEL stage_rows(
     int* out_indices, int* out_rows, float* out_values, const int64* offsets, const int64* begins,
-    const int* indices, const float* data, int64 first_row, int64 rows, int64 room) {
+    const int* indices, const float* data, int64 rows, int64 room,
+    int64 first_row, int64 columns, uint64 key, uint64 limit, float scale) {
     int64 row = first_row + blockIdx.x, to = offsets[row], from = begins[row];
     for (int64 j = threadIdx.x; j < offsets[row + 1] - to; j += blockDim.x) {
-        out_indices[to + j] = indices[from + j];
+        int column = indices[from + j];
+        out_indices[to + j] = column;
         out_rows[to + j] = row;
-        out_values[to + j] = data ? data[from + j] : 1.0f;
+        float value = (data ? data[from + j] : 1.0f) * scale;
+        out_values[to + j] = is_kept(key, row * columns + column, limit) ? value : 0.0f;
     }
     int64 free = offsets[rows] + row * blockDim.x + threadIdx.x;
     for (int64 j = free; j < room; j += rows * blockDim.x) out_indices[j] = -1;
