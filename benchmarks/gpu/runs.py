@@ -11,29 +11,41 @@ on a local cluster:
 ``mixed``        the GPU and a CPU worker side by side: shares of the rows, and of the speeds
 ``hogbatch``     CPU+GPU Hogbatch and Adaptive Hogbatch, the GPU beside a pool of two threads
 
+With ``--own-cluster``, ``dask cuda worker`` with a pool of RMM and spilling on, and ``dask worker``
+beside it: by the barrier, and by the quorum, with the CPU's worker frozen for ``--frozen`` seconds.
+
 With ``--trees``, one tree of the run file ``tree``:
 
-``kernels``      all nodes of a tree in one call, and a ranking of all test rows, on the GPU and on
-                 one core; the same rows, order of labels and cost
+``kernels``      all nodes of a tree in one call, and a ranking of all test rows, on the GPU, on
+                 one core, and the nodes on all cores; the same rows, order of labels and cost
 ``runs``         `daskxml.train` with one worker on the GPU, with one on a core, and with one on
                  each core: P@1, and seconds of fitting and merging
 
 ``--device cpu`` replaces the GPU by a CPU, to try this script, and writes no result. The result,
-written after each run, is ``benchmarks/results/gpu_runs.json`` or ``gpu_trees.json``; without a GPU
-the exit status is 2.
+written after each run, is ``benchmarks/results/gpu_runs.json``, ``gpu_own_cluster.json`` or
+``gpu_trees.json``; without a GPU the exit status is 2.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from distributed import Client
 
 import daskxml
 from daskxml.config import load_run_config
@@ -97,7 +109,7 @@ def all_rows(folder: Path, sets: Sequence[str], seeds: Sequence[int], device: st
     """Make the runs, one after the other."""
     for data in sets:
         for seed in seeds:
-            for where in (device, "cpu"):
+            for where in (device, "cpu")[: 1 + (seed == seeds[0])]:
                 run = train(folder, data, "adaptive-sgd", seed, device=where, workers=1)
                 yield row_of("one worker", data, where, run, seed=seed)
         mixed: Mapping[str, Any] = {"device": "auto" if device == "cuda" else "cpu", "workers": 2}
@@ -107,6 +119,57 @@ def all_rows(folder: Path, sets: Sequence[str], seeds: Sequence[int], device: st
             pool = {"device": mixed["device"], "workers": 1, "pools": 1}
             run = train(folder, data, name, seeds[0], **pool, pool_threads=POOL_THREADS)
             yield row_of(name, data, f"{device} + pool", run, seed=seeds[0], **shares(run))
+
+
+@contextmanager
+def own_cluster(device: str) -> Iterator[tuple[Client, int]]:
+    """Start a scheduler and two workers by Dask's commands; give a client, and the last's pid."""
+    place = ["--host", "127.0.0.1"]
+    pool = ["--rmm-pool-size", "0.3", "--rmm-allocator-external-lib-list", "cupy"]
+    on_gpu = ["cuda", "worker", *pool, "--rmm-track-allocations", "--device-memory-limit", "0.5"]
+    with TemporaryDirectory() as folder, ExitStack() as stack:
+        address = f"{folder}/scheduler.json"
+
+        def start(*words: str) -> int:
+            command = [sys.executable, "-m", "dask", *words, "--scheduler-file", address, *place]
+            process = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=folder)
+            stack.callback(process.wait)
+            stack.callback(process.terminate)
+            return process.pid
+
+        start("scheduler", "--port", "0", "--no-dashboard")
+        alone = ["--nthreads", "1", "--no-dashboard"]
+        start(*(on_gpu if device == "cuda" else ["worker", *alone]), "--name", "gpu")
+        pid = start("worker", *alone, "--no-nanny", "--name", "cpu")
+        client = stack.enter_context(Client(scheduler_file=address, timeout=60))
+        client.wait_for_workers(2, timeout=60)
+        yield client, pid
+
+
+def on_own_cluster(folder: Path, data: str, device: str, frozen_s: float) -> Iterator[Row]:
+    """Train by the barrier, then by the quorum with the worker on the CPU frozen for a while."""
+    files = {part: str(folder / f"{data}.{part}.txt.gz") for part in ("train", "test")}
+    with own_cluster(device) as (client, pid):
+        told: list[Any] = []
+
+        def freeze(row: Mapping[str, Any]) -> Any:
+            told.append(row["wall_s"])
+            if len(told) == 20:
+                os.kill(pid, signal.SIGSTOP)
+                threading.Timer(frozen_s, os.kill, (pid, signal.SIGCONT)).start()
+            is_over = len(told) > 20 and told[-1] > told[19] + frozen_s + 5.0
+            return daskxml.STOP if is_over else None
+
+        common: dict[str, Any] = {"checkpoint.every": 0}
+        run = daskxml.train("adaptive-sgd", client=client, **files,
+                            overrides={**common, "combine.quorum": 1.0})  # fmt: skip
+        yield row_of("own cluster, barrier", data, f"{device} + cpu", run, **shares(run))
+        endless = {"training.epochs": 1_000_000, "evaluation.every": 1_000_000}
+        run = daskxml.train("adaptive-sgd", client=client, **files, on_megabatch=freeze,
+                            overrides={**common, **endless, "combine.quorum": 0.5})  # fmt: skip
+        longest_s = max(after - before for before, after in pairwise(told))
+        yield row_of("own cluster, quorum", data, f"{device} + cpu", run,
+                     frozen_s=frozen_s, longest_s=round(longest_s, 2), **shares(run))  # fmt: skip
 
 
 SLOTS, SEED, REPEATS = 4, 0, 3
@@ -120,18 +183,24 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
     return found, time.perf_counter() - begun_s
 
 
-def tree_kernels(name: str, rows: Rows, kernels: Kernels) -> Row:
-    """Fit and rank with one tree."""
+def tree_kernels(name: str, rows: Rows, kernels: Kernels, cores: int = 1) -> Row:
+    """Fit and rank with one tree; on several cores, fit only."""
     (train,), (test,), spec = rows.train, rows.test, rows.tree_spec
     labels, counts = spec.labels, rows.label_counts
     shape, order = TreeShape.of(spec), order_of_tree(rows.label_vectors, spec, SEED, 0)
-    pieces = plan_pieces(shape, counts[order], train.rows, SLOTS)
+    pieces = plan_pieces(shape, counts[order], train.rows, max(SLOTS, cores))
     blocks = [block for piece in pieces for block in piece.blocks]
     tree_rows, rows_s = timed(lambda: TreeRows(kernels, train, order))
-    fit_s, fitted = [], None
+    if cores > 1:
+        fit = partial(fit_blocks, tree_rows, spec, shape, seed=SEED, tree=0)
+        with ThreadPoolExecutor(cores) as pool:
+            _, fit_s = timed(lambda: [*pool.map(fit, [piece.blocks for piece in pieces])])
+        return {"part": "kernels", "set": name, "device": f"{cores} cores", "workers": 1,
+                "nodes": len(blocks), "fit_s": round(fit_s, 3)}  # fmt: skip
+    fits_s, fitted = [], None
     for _ in range(REPEATS if kernels.name == "cuda" else 1):
         fitted, spent_s = timed(lambda: fit_blocks(tree_rows, spec, shape, blocks, SEED, 0))
-        fit_s.append(spent_s)
+        fits_s.append(spent_s)
     arrays = assemble_tree(order, list(zip(blocks, fitted, strict=True)))
     forest = Forest(spec, {f"tree0.{n}": array for n, array in arrays.items()}, kernels)
     there = kernels.to_device(Partition(test.features, test.labels))
@@ -146,7 +215,7 @@ def tree_kernels(name: str, rows: Rows, kernels: Kernels) -> Row:
         "passes": spec.passes, "nodes": len(blocks),
         "P@1": round(precision, 4), "weights": int(arrays["weights"].shape[0]),
         "rows_s": round(rows_s, 2),
-        "first fit_s": round(fit_s[0], 3), "fit_s": round(min(fit_s), 3),
+        "first fit_s": round(fits_s[0], 3), "fit_s": round(min(fits_s), 3),
         "ranked rows/s": round(test.rows / min(rank_s)),
     }  # fmt: skip
 
@@ -186,6 +255,7 @@ def tree_rows_of(
             rows = load(folder, name)
             for where in (device, "cpu"):
                 yield tree_kernels(name, rows, get_kernels(where, 1))
+            yield tree_kernels(name, rows, get_kernels("cpu", 1), os.cpu_count() or 1)
         if "runs" in parts and name != "made-up":
             for where, workers in ((device, 1), ("cpu", 1), ("cpu", os.cpu_count() or 1)):
                 yield tree_run(folder, name, where, workers)
@@ -199,12 +269,17 @@ def main() -> int:
     parser.add_argument("--sets", nargs="+", help="default: two for networks, three for trees")
     parser.add_argument("--parts", nargs="+", default=["kernels", "runs"], help="of --trees")
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
+    parser.add_argument("--own-cluster", action="store_true", help="workers by Dask's commands")
+    parser.add_argument("--frozen", type=float, default=60.0, help="seconds, of a worker")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options = parser.parse_args()
     folder, device = options.folder, options.device
     sets = options.sets or (TREE_SETS if options.trees else SETS)
     if options.trees:
         return write_each("gpu_trees", tree_rows_of(folder, sets, options.parts, device), device)
+    if options.own_cluster:
+        rows = on_own_cluster(folder, sets[0], device, options.frozen)
+        return write_each("gpu_own_cluster", rows, device)
     return write_each("gpu_runs", all_rows(folder, sets, options.seeds, device), device)
 
 
