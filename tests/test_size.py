@@ -17,10 +17,10 @@ ROOT = Path(__file__).parents[1]
 SLACK = 1.01  # so that not every commit has to lower the lines of code
 LIMITS = {
     "rooms": 18,
-    "files of the package": 247,
-    "lines of the package": 31_274,
+    "files of the package": 249,
+    "lines of the package": 31_602,
     "benchmark scripts": 32,
-    "lines of benchmarks": 5_577,
+    "lines of benchmarks": 5_665,
     "pages": 50,
     "run files": 26,
     "commands": 16,

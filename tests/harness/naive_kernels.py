@@ -46,6 +46,16 @@ class NaiveKernels(HostMemory, NaiveDense, NaiveSparse, NaiveLabels, NaiveOptim,
     def close(self) -> None:
         """Do nothing."""
 
+    def write(self, out: Array, value: Array) -> None:
+        out[...] = value
+
+    def host_copy(self, array: Array) -> Array:
+        return array
+
+    def capture(self, work, loss):
+        """Each replay does the work again."""
+        return work
+
     def empty(self, shape: int | tuple[int, ...], dtype: str = "float32") -> Array:
         return np.full(shape, 77, self.dtype if dtype == "float32" else dtype)
 

@@ -46,6 +46,17 @@ class NaiveSparse:
     ) -> None:  # fmt: skip
         weight += (factor * (dense_rows(x, rows, drop).T @ delta)).astype(weight.dtype)
 
+    def stage_rows(self, out, begins, pieces, rows, drop=KEEP_ALL) -> None:
+        factors = drop_factors(rows, out.columns, drop)
+        matrices = [x for x, count in pieces for _ in range(count)]
+        out.indices[:] = -1
+        for row, x in enumerate(matrices):
+            for k in range(out.indptr[row], out.indptr[row + 1]):
+                j = begins[row] + k - out.indptr[row]
+                out.indices[k], out.row_numbers[k] = x.indices[j], row
+                out.data[k] = 1.0 if x.data is None else x.data[j]
+                out.data[k] *= factors[row, x.indices[j]]
+
     def feature_entries(
         self, out: tuple[Array, Array, Array], x: Csr, rows: Array, row_offset: int, drop: Drop
     ) -> int:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from daskxml.core.errors import ConfigError
 from daskxml.kernels import AdamStep, Drop, RowGradient, get_kernels
 from daskxml.kernels.cuda import sparse
 from daskxml.kernels.cuda.device import NULL, cuda_source
+from daskxml.kernels.cuda.sparse import StagedCsr
 from daskxml.kernels.operands import orientation
 from harness.cuda_on_host import (
     AHEAD,
@@ -47,8 +49,10 @@ def test_cupy_has_what_the_device_asks_of_it():
         "cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_COMPUTE_32F_FAST_TF32\n"
         "cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_T, cublas.CUBLAS_GEMM_DEFAULT\n"
         "cublas.create, cublas.destroy, issubclass(cublas.CUBLASError, RuntimeError) or 1 / 0\n"
-        "assert asked(cublas.gemmEx) == ('handle transa transb m n k alpha A Atype lda B Btype '\n"
-        "    'ldb beta C Ctype ldc computeType algo').split(), asked(cublas.gemmEx)\n"
+        "assert asked(cublas.setStream) == 'handle stream'.split(), asked(cublas.setStream)\n"
+        "assert asked(cublas.setPointerMode) == 'handle mode'.split()\n"
+        "cublas.getVersion, cublas.check_status\n"
+        "cupy.cuda.Stream.begin_capture, cupy.cuda.Stream.end_capture, cupy.cuda.Graph.launch\n"
         "assert asked(runtime.memcpyAsync) == 'dst src size kind stream'.split()\n"
         "assert asked(runtime.memsetAsync) == 'ptr value size stream'.split()\n"
         "assert asked(runtime.deviceGetAttribute)[0] == 'attrib'\n"
@@ -183,6 +187,41 @@ def test_the_same_bits_in_any_order_of_threads(case, monkeypatch):
         arrays = case(HostCalls(lambda order=order: emulated(order)), np.random.default_rng(3))
         results.append([array.tobytes() for array in arrays])
     assert results[0] == results[1] == results[2] == results[3]
+
+
+# -- rows of a captured step --------------------------------------------------------------------
+
+
+@needs_compiler
+@settings(modest, max_examples=15)
+@given(seeds, st.integers(0, 40), st.sampled_from([0.0, 0.4]), st.booleans())
+def test_staged_rows_are_the_rows_of_their_partitions(seed, free, rate, has_values):
+    """In any room: beyond the entries there are none, for the update of the weights as well."""
+    rng, units = np.random.default_rng(seed), 5
+    parts = [random_csr(rng, 6, 30, density) for density in (0.3, 0.05)]
+    if not has_values:
+        parts = [replace(part, data=None) for part in parts]
+    chosen = [rng.permutation(6)[:count] for count in (4, 3)]
+    begins = np.concatenate([x.indptr[rows] for x, rows in zip(parts, chosen, strict=True)])
+    sizes = [np.diff(x.indptr)[rows] for x, rows in zip(parts, chosen, strict=True)]
+    indptr = np.append(0, np.cumsum(np.concatenate(sizes)))
+    drop, room = Drop(rate=rate, key=seed), int(indptr[-1]) + free
+    delta, weight = normal(rng, 7, units), normal(rng, 30, units)
+    found = []
+    for kernels in (emulated(), NAIVE):
+        arrays = [kernels.empty(room, kind) for kind in ("int32", "float32", "int32")]
+        offsets = kernels.to_device(indptr)
+        staged = StagedCsr(offsets, arrays[0], arrays[1], 30, arrays[2])
+        pieces = [(kernels.to_device(x), len(rows)) for x, rows in zip(parts, chosen, strict=True)]
+        kernels.stage_rows(staged, kernels.to_device(begins), pieces, 7, drop)
+        own = [kernels.to_host(array)[: indptr[-1]] for array in arrays]
+        rest = kernels.to_host(arrays[0])[indptr[-1] :]
+        changed = kernels.to_device(weight.copy())
+        numbers = kernels.to_device(np.arange(7))
+        kernels.sparse_update(changed, staged, numbers, kernels.to_device(delta), 0.5)
+        found.append((*own, rest, kernels.to_host(changed)))
+    for mine, naive in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, naive, rtol=1e-5, atol=1e-5)
 
 
 # -- sizes at which another way is taken --------------------------------------------------------

@@ -94,7 +94,8 @@ class CapturedStep:
     @property
     def nbytes(self) -> int:
         """Bytes of the place of a batch's rows; graphs take some more, outside of any pool."""
-        return self._buffers.nbytes
+        own = (self._rate, self._loss, self._keys)
+        return self._buffers.nbytes + sum(int(array.nbytes) for array in own)
 
     def reserve(self, rows: int, entries: int) -> None:
         """Make room for a batch of so many rows and entries; a larger place is a new one."""
