@@ -293,5 +293,5 @@ class Communicator:
                 for endpoint in endpoints:
                     endpoint.abort(ConnectionAbortedError("it was aborted"))
         for pending in self._pending:
-            if matches(pending.channel.collective):
-                pending.released.set()
+            if matches(pending.channel.collective) and not pending.is_accepted:
+                pending.released.set()  # else by the channel that it has become

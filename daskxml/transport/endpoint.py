@@ -44,7 +44,7 @@ from daskxml.transport.channels.protocol import (
     Signal,
     payload_of,
 )
-from daskxml.transport.handshake import ChannelId, Collective, PendingConnection
+from daskxml.transport.handshake import ChannelId, Collective
 from daskxml.transport.ucx import takes_device_arrays
 
 AnyChannel = TypeVar("AnyChannel", bound=Channel)
@@ -146,7 +146,6 @@ class Endpoint:
         self._queues: dict[int, SendQueue] = {}
         self._lender: Receiver | None = None  # of the array that is borrowed
         self._known: dict[int, None] = {}  # peers for `ReceiveAny`, the latest sender last
-        self._accepted: list[PendingConnection] = []
         self._opening: dict[asyncio.Task[None], None] = {}
         self._lock = threading.Lock()
         self._failure: OSError | None = None
@@ -192,8 +191,6 @@ class Endpoint:
         keeps = self._collective.keeps_channels and self._failure is None
         receivers = await _keep_or_close(_opened(self._receivers), keeps)
         self.kept = Channels(receivers, await _keep_or_close(_opened(self._senders), keeps))
-        for pending in self._accepted:
-            pending.released.set()
 
     # ------------------------------------------------------- the program, in its thread
 
@@ -308,8 +305,11 @@ class Endpoint:
         """Wait for a peer's connection, and open the channel from it."""
         channel = ChannelId(self._collective.id, sender=peer, receiver=self.rank)
         pending = await self._collective.rendezvous.accept(channel)
-        self._accepted.append(pending)
-        return await handshake.accept_from(self._collective, pending)
+        try:
+            return await handshake.accept_from(self._collective, pending)
+        except BaseException:
+            pending.released.set()
+            raise
 
     def _wait(self, channel: Future[AnyChannel]) -> AnyChannel:
         try:
@@ -383,13 +383,13 @@ def _opened(futures: Mapping[int, Future[AnyChannel]]) -> dict[int, AnyChannel]:
 
 
 async def _keep_or_close(channels: Mapping[int, AnyChannel], keeps: bool) -> dict[int, AnyChannel]:
-    """Return the channels that stay open for the next collective, and close the others."""
-    kept = {
-        peer: channel for peer, channel in channels.items() if keeps and channel.prepare_reuse()
-    }
-    for peer in channels.keys() - kept.keys():
-        await channels[peer].close()
-    return kept
+    """Return the channels if they stay open for the next collective, else close them."""
+    for channel in channels.values():
+        if keeps:
+            channel.prepare_reuse()
+        else:
+            await channel.close()
+    return {**channels} if keeps else {}
 
 
 def _wait_for_any(signals: Mapping[Signal, int], timeout_s: float) -> set[int]:

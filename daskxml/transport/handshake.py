@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -223,12 +223,21 @@ async def accept_from(collective: Collective, pending: PendingConnection) -> Rec
     takes_device = can_receive_device_arrays()
     await pending.comm.write({"status": READY, "shares": shares, "takes_device": takes_device})
     if shares:
-        return ShmReceiver(await _take_socket(pending.comm), timeout_s, collective.mappings)
-    return await open_channel(pending.comm, timeout_s)
+        connection = await _take_socket(pending.comm)
+        pending.released.set()
+        return ShmReceiver(connection, timeout_s, collective.mappings)
+    channel = await open_channel(pending.comm, timeout_s, on_close=pending.released.set)
+    if isinstance(channel, TcpChannel):
+        pending.released.set()  # it has the socket
+    return channel
 
 
 async def open_channel(
-    comm: Comm, timeout_s: float, *, takes_device: bool = True
+    comm: Comm,
+    timeout_s: float,
+    *,
+    takes_device: bool = True,
+    on_close: Callable[[], object] = bool,
 ) -> TcpChannel | CommChannel:
     """Turn an established comm into either end of a channel that shares no memory.
 
@@ -240,10 +249,13 @@ async def open_channel(
         How long nothing may move while a thread waits for it, in seconds.
     takes_device
         Whether the other end takes device arrays as they are.
+    on_close
+        Called when a channel that needs the comm has been closed.
     """
     if isinstance(comm, TCP) and not isinstance(comm, TLS):
         return TcpChannel(await _take_socket(comm), timeout_s)
-    return CommChannel(comm, asyncio.get_running_loop(), timeout_s, takes_device=takes_device)
+    loop = asyncio.get_running_loop()
+    return CommChannel(comm, loop, timeout_s, takes_device=takes_device, on_close=on_close)
 
 
 async def _take_socket(comm: Comm) -> socket.socket:

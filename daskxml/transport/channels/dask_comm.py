@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any
@@ -47,6 +47,8 @@ class CommChannel(Sender, Receiver):
         How long to wait for a message, in seconds.
     takes_device
         Whether the other end takes device arrays as they are: a worker without a GPU does not.
+    on_close
+        Called when the channel has been closed.
     """
 
     def __init__(
@@ -56,11 +58,12 @@ class CommChannel(Sender, Receiver):
         timeout_s: float,
         *,
         takes_device: bool = True,
+        on_close: Callable[[], object] = bool,
     ) -> None:
         # Floats do not compress, so the attempt would only cost time.
         comm.handshake_options = {**comm.handshake_options, "compression": None}
         self._comm, self._loop, self._timeout_s = comm, loop, timeout_s
-        self._takes_device = takes_device
+        self._takes_device, self._on_close = takes_device, on_close
         self._pending: dict[Future[Any], None] = {}
         self._reading: Read | None = None
         self._writing: deque[Future[Any]] = deque()
@@ -97,9 +100,9 @@ class CommChannel(Sender, Receiver):
         for pending in tuple(self._pending):
             pending.cancel()
 
-    def prepare_reuse(self) -> bool:
-        """Return False: only `close` waits until the last messages have left."""
-        return False
+    def prepare_reuse(self) -> None:
+        """Forget what was sent, for which `close` would wait."""
+        self._has_sent = False
 
     async def close(self) -> None:
         """Close the comm once its messages have left."""
@@ -111,6 +114,7 @@ class CommChannel(Sender, Receiver):
         self.abort()
         with suppress(OSError):
             await self._comm.close()
+        self._on_close()
 
     async def _write(self, copied: Any) -> None:
         async with self._turn:

@@ -33,12 +33,9 @@ class Channel(ABC):
     def abort(self) -> None:
         """Make blocked calls fail now; callable from any thread."""
 
-    def prepare_reuse(self) -> bool:
-        """Free memory until the next collective; return False if this kind must be closed instead.
-
-        All that was sent has been received.
-        """
-        return True
+    def prepare_reuse(self) -> None:
+        """Free memory until the next collective: all that was sent has been received."""
+        return
 
     @abstractmethod
     async def close(self) -> None:

@@ -73,10 +73,9 @@ class ShmSender(SocketEnd, Sender):
         while self._unread:
             self._note_read()
 
-    def prepare_reuse(self) -> bool:
+    def prepare_reuse(self) -> None:
         """Free the buffers."""
         self._buffers.clear()
-        return True
 
     def _describe(self, data: memoryview) -> bytes:
         if len(data) <= INLINE_BYTES:
@@ -161,10 +160,9 @@ class ShmReceiver(SocketEnd, Receiver):
             self._is_borrowing = False
             self.write(_ACKNOWLEDGEMENT)
 
-    def prepare_reuse(self) -> bool:
+    def prepare_reuse(self) -> None:
         """Unmap the sender's copies; its own arrays may be read again in later collectives."""
         self._copies.clear()
-        return True
 
     async def close(self) -> None:
         """Unmap the sender's copies, and close the connection."""
