@@ -285,7 +285,7 @@ def test_merges_use_links_that_stay_until_the_end(
     run = daskxml.train(values, client=patched, train=data["train"])
     assert len(run.history) == 8
     counts = patched.run(lambda dask_worker: dask_worker.daskxml_counts)
-    opened = 1 if PROTOCOL == "tcp" else 8  # a ring's; other comms are closed with each merge
+    opened = 1  # of a ring
     assert [*counts.values()] == [{"opened": opened, "asked": 0}] * 2
     check_run(run, data, values)
     is_idle = lambda dask_worker: dask_worker.plugins["daskxml"].communicator.is_idle  # noqa: E731
