@@ -7,7 +7,7 @@
 ``FOLDER`` holds ``NAME.train.txt.gz`` and ``NAME.test.txt.gz``. Every run is one of `daskxml.train`
 on a local cluster:
 
-``one worker``   Adaptive SGD on the GPU and on a CPU, each with every seed: P@1, rows a second
+``one worker``   Adaptive SGD on the GPU with every seed, also over ucx, and on a CPU: P@1, rows/s
 ``mixed``        the GPU and a CPU worker side by side: shares of the rows, and of the speeds
 ``hogbatch``     CPU+GPU Hogbatch and Adaptive Hogbatch, the GPU beside a pool of two threads
 
@@ -39,6 +39,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -63,6 +64,7 @@ from device import random_rows, write_each
 SETS, TREE_SETS = ("bibtex", "delicious"), ("nvd-product", "stackex4-2k", "made-up")
 SEEDS = (0, 1, 2)
 POOL_THREADS = 2
+UCX = "ucx" if find_spec("distributed_ucxx") else "tcp"
 Row = dict[str, Any]
 
 
@@ -112,6 +114,8 @@ def all_rows(folder: Path, sets: Sequence[str], seeds: Sequence[int], device: st
             for where in (device, "cpu")[: 1 + (seed == seeds[0])]:
                 run = train(folder, data, "adaptive-sgd", seed, device=where, workers=1)
                 yield row_of("one worker", data, where, run, seed=seed)
+        run = train(folder, data, "adaptive-sgd", seeds[0], device=device, workers=1, protocol=UCX)
+        yield row_of(f"one worker, {UCX}", data, device, run, seed=seeds[0])
         mixed: Mapping[str, Any] = {"device": "auto" if device == "cuda" else "cpu", "workers": 2}
         run = train(folder, data, "adaptive-sgd", seeds[0], **mixed)
         yield row_of("mixed", data, f"{device} + cpu", run, seed=seeds[0], **shares(run))
@@ -253,9 +257,9 @@ def tree_rows_of(
     for name in sets:
         if "kernels" in parts:
             rows = load(folder, name)
-            for where in (device, "cpu"):
-                yield tree_kernels(name, rows, get_kernels(where, 1))
+            yield tree_kernels(name, rows, get_kernels(device, 1))
             yield tree_kernels(name, rows, get_kernels("cpu", 1), os.cpu_count() or 1)
+            yield tree_kernels(name, rows, get_kernels("cpu", 1))
         if "runs" in parts and name != "made-up":
             for where, workers in ((device, 1), ("cpu", 1), ("cpu", os.cpu_count() or 1)):
                 yield tree_run(folder, name, where, workers)
