@@ -278,8 +278,10 @@ def test_an_error_of_a_program_is_raised_and_the_others_are_aborted(client, addr
     futures = start(client, "fails", 1, addresses[:3], fail)
     assert futures[1].result()[0] == "the loss is not finite"
     abort(client, "fails", 1)
-    for message in messages(client, futures[::2]):
-        assert message == "merge 7 (round 1) of run fails failed, it was aborted: start a new one"
+    for message in messages(client, futures[::2]):  # one may not have begun yet
+        assert message.startswith("merge 7 (round 1) of run fails")
+        assert message.endswith((" failed, it was aborted: start a new one",
+                                 " is over here: start a new one"))  # fmt: skip
 
 
 def test_abort_ends_a_collective_that_waits_for_others(client, addresses):

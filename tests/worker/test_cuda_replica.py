@@ -8,7 +8,6 @@ from daskxml.core.arrays import Csr, Partition, Segment
 from daskxml.core.errors import ConfigError
 from daskxml.data.rows import from_scipy
 from daskxml.kernels import DeviceNumber, get_kernels
-from daskxml.models.network.captured import CapturedStep
 from daskxml.models.network.spec import ModelSpec
 from daskxml.optim import OptimizerConfig
 from daskxml.worker.replica import Replica
@@ -152,17 +151,15 @@ CAPTURED = [
 
 @DEVICES
 @pytest.mark.parametrize("settings", CAPTURED, ids=str)
-def test_replayed_steps_have_the_bits_of_steps_that_are_not_captured(make, settings, monkeypatch):
+def test_replayed_steps_have_the_bits_of_steps_that_are_not_captured(make, settings):
     """Of batches of several sizes in turns, at rates that change."""
     models = []
     for captures in (False, True):
         kernels = make()
-        if not captures:  # each step does its work itself
-            monkeypatch.setattr(CapturedStep, "captures", False)
         made, losses = replica(kernels, **settings), []
+        made._captured.captures = captures
         for number, batch in enumerate(batches(kernels, (16, 9, 16, 16, 9, 1, 9, 16, 1, 1, 12))):
             losses.append(made.step(batch, 0.1 / (1 + number // 4), key=number).loss_sum)
-        monkeypatch.undo()
         models.append((kernels.to_host(made.flat).tobytes(), [float(loss) for loss in losses]))
     assert models[0] == models[1]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
 from os import environ, getpid
@@ -24,6 +24,7 @@ from daskxml.core.arrays import Array
 from daskxml.core.errors import ConfigError
 from daskxml.kernels.cuda.blas import WORKSPACE_BYTES, Blas
 from daskxml.kernels.cuda.device import (
+    CAPTURING,
     FUSED,
     Arena,
     MakeArray,
@@ -122,23 +123,22 @@ class CupyDevice:
             stream = self._cupy.cuda.Stream(non_blocking=True)
             self._recording = stream, self._blas_of(stream=stream.ptr)
         stream, self._kept, collects = self._recording[0], [], gc.isenabled()
-        found = None
-        gc.disable()  # what it destroys may wait for the device, which ends a capture
-        stream.begin_capture()
-        self._recorder = get_ident()
+        gc.disable()  # what it destroys may wait for the device
         try:
-            work()
-            found = stream.end_capture(), self._kept
-        except Exception as error:
-            with suppress(RuntimeError):
-                stream.end_capture()
-            if not isinstance(error, RuntimeError):  # CUDA's: another thread waited, say
-                raise
+            with CAPTURING:
+                stream.begin_capture()
+                self._recorder = get_ident()
+                try:
+                    work()
+                finally:
+                    self._recorder = 0
+                    graph = stream.end_capture()
+        except RuntimeError:  # CUDA's: somebody else has waited for the device
+            return None
         finally:
-            self._recorder = 0
             if collects:
                 gc.enable()
-        return found
+        return graph, self._kept
 
     def replay(self, captured: Any) -> None:
         captured[0].launch(self._stream)

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from threading import Lock
 from typing import Any, Protocol, TypeVar
 from weakref import finalize
 
@@ -39,6 +40,7 @@ _GRAIN_BYTES = 1 << 20
 _SLOTS = 1024  # deferred sums at a time
 THREADS = 256  # of a block
 _MOST_BLOCKS = 1 << 14  # more than any GPU runs at the same time
+CAPTURING = Lock()  # whoever waits for a whole device takes it: that would end a capture
 
 
 class CudaDevice(Protocol):

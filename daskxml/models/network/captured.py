@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, SupportsFloat
+from typing import SupportsFloat
 
 import numpy as np
 
@@ -79,13 +79,16 @@ class CapturedStep:
     ----------
     mlp, updates
         The model, and its optimizer.
-    """
 
-    captures: ClassVar[bool] = True  # whether replays are wanted, whose bits are the same
+    Attributes
+    ----------
+    captures
+        Whether steps are captured, and not done one operation after the other.
+    """
 
     def __init__(self, kernels: CudaKernels, mlp: Mlp, updates: Updates) -> None:
         self._kernels, self._mlp, self._updates = kernels, mlp, updates
-        self._buffers, self._sizes = Buffers(kernels), (0, 0)
+        self._buffers, self._sizes, self.captures = Buffers(kernels), (0, 0), True
         self._rate, self._loss = kernels.zeros(1), kernels.zeros(1, "float64")
         self._written_rate = 0.0
         self._keys = kernels.zeros(1 + len(mlp.spec.hidden), "uint64")

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from daskxml.core.arrays import Array
+from daskxml.kernels.cuda.device import CAPTURING
 
 Payload: TypeAlias = "memoryview | Array"  # bytes, on the host or on a device; sliced alike
 Read = Future[Any]
@@ -130,10 +131,16 @@ def payload_of(array: Array, is_direct: bool) -> Payload:
     """
     if not is_on_device(array):
         return host_bytes(array)
-    array.device.synchronize()  # what computes it may run on any stream
+    _wait_for_device(array)  # what computes it may run on any stream
     if not is_direct:
         return host_bytes(_on_host(array))
     return array.reshape(-1).view("uint8")
+
+
+def _wait_for_device(array: Any) -> None:
+    """Wait for all streams of an array's device, but not while a step is captured there."""
+    with CAPTURING:
+        array.device.synchronize()
 
 
 def _on_host(array: Any) -> Any:
@@ -155,7 +162,7 @@ def copy_payload(payload: Payload) -> Any:
     if not is_on_device(payload):
         return bytes(payload)
     copied: Any = payload.copy()  # type: ignore[union-attr]
-    copied.device.synchronize()
+    _wait_for_device(copied)
     return copied
 
 
@@ -170,14 +177,14 @@ def write_payload(payload: Any, into: Array) -> None:
     array([97, 98], dtype=uint8)
     """
     if is_on_device(into):
-        into.device.synchronize()  # what still reads it may run on any stream
+        _wait_for_device(into)  # what still reads it may run on any stream
     if is_on_device(payload) and is_on_device(into):
         into[...] = payload.view(into.dtype).reshape(into.shape)
-        into.device.synchronize()
+        _wait_for_device(into)
         return
     source = np.frombuffer(_on_host(payload) if is_on_device(payload) else payload, np.uint8)
     if is_on_device(into):
         into.set(source.view(into.dtype).reshape(into.shape))
-        into.device.synchronize()
+        _wait_for_device(into)
     else:  # releases the GIL, which an assignment of bytes would not
         np.copyto(np.frombuffer(host_bytes(into), np.uint8), source)
