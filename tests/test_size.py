@@ -20,7 +20,7 @@ LIMITS = {
     "files of the package": 249,
     "lines of the package": 31_617,
     "benchmark scripts": 32,
-    "lines of benchmarks": 5_665,
+    "lines of benchmarks": 5_669,
     "pages": 50,
     "run files": 26,
     "commands": 16,
