@@ -37,9 +37,9 @@ def report(options: Options) -> int:
         plain = {name: result and dataclasses.asdict(result) for name, result in found.items()}
         print(json.dumps({"metric": metric, "level": level, "runs": plain}))
         return 0
-    page, *tables = compared.write(Path(options.out or compared.default_folder))
+    page = compared.write(Path(options.out or compared.default_folder))
     print_comparison(compared)
-    print_lines({"page": str(page), "tables": ", ".join(each.name for each in tables)})
+    print_lines({"page": str(page)})
     return 0
 
 

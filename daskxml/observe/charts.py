@@ -30,7 +30,6 @@ MOST_POINTS = 600  # of a series: more than a chart has pixels to distinguish
 _NAMED = 4  # series whose values are named one by one
 _TINY = 1e-300  # steps of smaller ranges would be 0
 Floats = NDArray[np.float64]
-Points = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,16 +43,10 @@ class Series:
     points
         ``(n, 2)`` float64, x and y, x rising; NaN interrupts the line, or is left out where many
         are `thin`.
-    marked
-        Those of the points that get a mark, which ``mark_meaning`` explains in the legend.
-    band
-        Lower and upper edge at every point, where the line stands for many; or empty.
     """
 
     name: str
     points: Floats
-    marked: Points = ()
-    band: Points = ()
 
     def __post_init__(self) -> None:  # pairs will do, and none
         points = np.asarray(self.points, dtype=np.float64).reshape(-1, 2)
@@ -62,7 +55,7 @@ class Series:
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Series)
-            and (self.name, self.marked, self.band) == (other.name, other.marked, other.band)
+            and self.name == other.name
             and np.array_equal(self.points, other.points, equal_nan=True)
         )
 
@@ -92,8 +85,6 @@ class Chart:
         A level that gets a line of its own, or None; its name in the legend.
     from_zero
         The vertical axis begins at 0.
-    mark_meaning
-        What marked points are.
     """
 
     name: str
@@ -106,7 +97,6 @@ class Chart:
     target: float | None = None
     target_name: str = "target"
     from_zero: bool = False
-    mark_meaning: str = ""
 
     @property
     def heading(self) -> str:
@@ -135,8 +125,7 @@ class Chart:
         >>> [Chart(name="c", title="", x_label="", series=tuple(lines[:n])).numbers for n in (1, 2)]
         ['64', '64 (a), 32 (b)']
         """
-        has_more = self.bars or self.target is not None
-        if has_more or any(line.band for line in self.series):
+        if self.bars or self.target is not None:
             return None
         values = [(line.finite[:, 1], line.name) for line in self.series if len(line.finite)]
         if any((found != found[0]).any() for found, _ in values):
@@ -156,20 +145,8 @@ class Chart:
         """The greatest sum of a bar's parts."""
         return max((sum(bar.values()) for bar in (self.bars or {}).values()), default=0.0)
 
-    @property
-    def needs_legend(self) -> bool:
-        """Whether the title does not suffice: it does for one series, unless that has a band.
-
-        Examples
-        --------
-        >>> series = (Series(name="a", points=()),)
-        >>> Chart(name="c", title="", x_label="", series=series).needs_legend
-        False
-        """
-        return len(self.series) > 1 or any(line.band for line in self.series)
-
     def ranges(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Return the least and the greatest x and y of all series; bands and target count.
+        """Return the least and the greatest x and y of all series; the target counts.
 
         Examples
         --------
@@ -178,7 +155,6 @@ class Chart:
         ((0.0, 4.0), (1.0, 3.0))
         """
         xs, ys = np.concatenate([line.finite for line in self.series]).T.tolist()
-        ys += [edge for line in self.series for pair in line.band for edge in pair]
         ys += [
             level for level in (self.target, 0.0 if self.from_zero else None) if level is not None
         ]
@@ -253,8 +229,7 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 TIME, MEGABATCHES = "training and merging, s", "mega-batches"
-MOST_LINES = 12  # of workers in a report; more become a band with its median
-_MOST_MARKS, _MOST_BARS = 80, 24
+MOST_WORKERS = 24  # in the charts of a report
 Value = Callable[[Point], float]
 _AXES: tuple[tuple[str, str, str, Value], ...] = (
     ("time", "time", TIME, lambda point: point.until_s),
@@ -337,25 +312,21 @@ def _by_megabatch(runs: Sequence[Course], name: str, title: str, y_label: str, y
 # ---------------------------------------------------------------------------- workers
 
 
-def worker_charts(run: Course, workers: Sequence[str], most_lines: int = MOST_LINES) -> list[Chart]:
-    """Return a chart for each of `OF_WORKERS`, with a line for each worker.
-
-    The median in the band of all is drawn where they are more than ``most_lines``. Merges with
-    perturbed weights are marked at the heaviest worker.
-    """
+def worker_charts(run: Course, workers: Sequence[str]) -> list[Chart]:
+    """Return a chart for each of `OF_WORKERS`, with a line for each worker."""
     points = list(run.points)
-    values = _by_worker(points, workers)
     xs = [float(point.megabatch) for point in points]
-    perturbed = [number for number, point in enumerate(points) if point.perturbed]
-    perturbed = perturbed[:: max(1, -(-len(perturbed) // _MOST_MARKS))] if workers else []
     return [
         Chart(
             name=name, title=title, x_label=MEGABATCHES, y_label=y_label, from_zero=True,
-            series=_lines(workers, xs, of_workers, perturbed if name == "weight" else (),
-                          most_lines),
-            mark_meaning="weights perturbed" if name == "weight" else "",
+            series=tuple(
+                Series(name=f"worker {worker}", points=np.stack([xs, values], axis=1))
+                for worker, values in zip(workers, of_workers, strict=True)
+            ),
         )
-        for (name, (title, y_label, _)), of_workers in zip(OF_WORKERS.items(), values, strict=True)
+        for (name, (title, y_label, _)), of_workers in zip(
+            OF_WORKERS.items(), _by_worker(points, workers), strict=True
+        )
     ]  # fmt: skip
 
 
@@ -368,39 +339,6 @@ def _by_worker(points: Sequence[Point], workers: Sequence[str]) -> Floats:
         columns = [places[point.workers[row]] for row in rows]
         found[:, columns, number] = point.values[rows].T
     return found
-
-
-def _lines(
-    workers: Sequence[str],
-    xs: Sequence[float],
-    values: Floats,
-    marked: Sequence[int],
-    most_lines: int,
-) -> tuple[Series, ...]:
-    """Return the lines of ``(workers, points)`` values, marked at the highest of some points."""
-    heaviest = np.nan_to_num(values[:, marked]).argmax(axis=0).tolist() if marked else []
-    marks = [(place, (xs[i], float(values[place, i])))
-             for place, i in zip(heaviest, marked, strict=True)]  # fmt: skip
-    if len(workers) > most_lines:
-        return (_median(len(workers), xs, values, tuple(mark for _, mark in marks)),)
-    return tuple(
-        Series(
-            name=f"worker {name}",
-            points=np.stack([xs, values[place]], axis=1),
-            marked=tuple(mark for at, mark in marks if at == place),
-        )
-        for place, name in enumerate(workers)
-    )
-
-
-def _median(count: int, xs: Sequence[float], values: Floats, marked: Points) -> Series:
-    is_known = np.isfinite(values).any(axis=0)
-    places, known = np.asarray(xs)[is_known], values[:, is_known]
-    points = thin(np.stack([places, np.nanmedian(known, axis=0)], axis=1))
-    kept = known[:, np.isin(places, points[:, 0])]
-    edges = np.stack([np.nanmin(kept, axis=0), np.nanmax(kept, axis=0)], axis=1).tolist()
-    name = f"median and range of {count} workers"
-    return Series(name=name, points=points, band=tuple(map(tuple, edges)), marked=marked)
 
 
 # ---------------------------------------------------------------------------- reports
@@ -434,12 +372,7 @@ def worker_time_chart(run: StoredRun) -> Chart:
             )
             for part, key in (("computing", "busy"), ("waiting", "idle"))
         }
-        for name in run.workers[:_MOST_BARS]
+        for name in run.workers[:MOST_WORKERS]
     }
-    of_all = f", the first {_MOST_BARS} of {len(run.workers)}"
-    return Chart(
-        name="worker_time",
-        title="Workers' time in training" + of_all * (len(run.workers) > _MOST_BARS),
-        x_label="seconds",
-        bars=totals or None,
-    )
+    title = "Workers' time in training"
+    return Chart(name="worker_time", title=title, x_label="seconds", bars=totals or None)

@@ -165,19 +165,14 @@ def _frame(chart: Chart) -> _Frame:
 
 
 def _line(frame: _Frame, line: Series, hovers: int) -> dict[str, Any]:
-    """Return a line's path, the outline of its band, and the points that show their values."""
-    points = (line.points if line.band else thin(line.points)).tolist()
-    xs = [x for x, _ in points]
-    lower, upper = ([pair[side] for pair in line.band] for side in (0, 1))
-    outline = [*zip(xs, lower, strict=False), *reversed([*zip(xs, upper, strict=False)])]
+    """Return a line's path, and the points that show their values."""
+    points = thin(line.points).tolist()
     dots = [
         (frame.x(x), frame.y(y), f"{line.name}: {exact(round(y, 6))} at {frame.x_name(x)}")
         for x, y in points[:: -(-len(points) // hovers) or 1]
     ]
     return {
         "path": frame.path(points),
-        "band": frame.path(outline).replace("L", " "),
         "dots": dots,
         "dot": 'r="2.2"' if len(points) <= _DOTTED else 'r="5" fill-opacity="0"',
-        "marks": [(frame.x(x), frame.y(y)) for x, y in line.marked],
     }

@@ -1,14 +1,13 @@
-"""Runs by their directories: read, compared, and written as a page with tables.
+"""Runs by their directories: read, compared, and written as a page.
 
 A run may be under way, broken off or damaged; what could not be read of it is listed.
 """
 
 from __future__ import annotations
 
-import csv
 import functools
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import is_locked, read_json, replacing
 from daskxml.core.text import cleaned, one_line, parse_json, printable
 from daskxml.core.work_stats import StageRecord
-from daskxml.observe.charts import comparison, worker_charts, worker_time_chart
+from daskxml.observe.charts import MOST_WORKERS, comparison, worker_charts, worker_time_chart
 from daskxml.observe.html import render
 from daskxml.observe.run_view import (
     NEAR_BEST,
@@ -306,12 +305,8 @@ class Comparison:
         first = self.runs[0].directory
         return first / "report" if len(self.runs) == 1 else first.parent / "report"
 
-    def write(self, folder: Path) -> list[Path]:
-        """Write a report; files that are there are replaced.
-
-        Returns
-        -------
-        The page, which needs none of the other files, and tables.
+    def write(self, folder: Path) -> Path:
+        """Write the page of a report, which needs no other file; one that is there is replaced.
 
         Raises
         ------
@@ -326,21 +321,14 @@ class Comparison:
         page = folder / PAGE
         with replacing(page) as partial:
             partial.write_text(self._page(), encoding="utf-8")
-        tables = {
-            "summary.csv": self.summary(),
-            "history.csv": history_rows(self.runs, self.metrics),
-            "workers.csv": worker_rows(self.runs),
-        }
-        for name, rows in tables.items():
-            write_csv(folder / name, rows, header=("run", "megabatch"))
-        return [page, *(folder / name for name in tables)]
+        return page
 
     def _page(self) -> str:
         runs = self.runs
         sections = [
             (
                 run,
-                [*worker_charts(run.course, run.workers), worker_time_chart(run)],
+                [*worker_charts(run.course, run.workers[:MOST_WORKERS]), worker_time_chart(run)],
                 [
                     history_event(row, event)
                     for row in run.history
@@ -361,6 +349,7 @@ class Comparison:
             metrics={name: [run.metrics.get(name) for run in runs] for name in names},
             differences=differences(runs) if len(runs) > 1 else {},
             most_events=_MOST_EVENTS,
+            most_workers=MOST_WORKERS,
         )
 
     def summary(self) -> list[Cells]:
@@ -429,52 +418,3 @@ def differences(runs: Sequence[StoredRun]) -> dict[str, list[Any]]:
         for key, found in values.items()
         if key not in _UNIQUE and any(value != found[0] for value in found)
     }
-
-
-def history_rows(runs: Sequence[StoredRun], metrics: Sequence[str]) -> list[Cells]:
-    """Return a row for every mega-batch of every run, with all metrics that any run has."""
-    plain = ("rows", "epoch", "wall_s", "train_s", "merge_s", "eval_s", "loss", "training_loss")
-    keys = (*plain, "merged_bytes", "moved_bytes", "perturbed")
-    return [
-        {"run": run.name, "megabatch": row["megabatch"], "train_and_merge_s": until_s}
-        | {key: row.get(key) for key in keys}
-        | {name: row["metrics"].get(name) for name in metrics}
-        for run in runs
-        for row, until_s in zip(run.history, elapsed(run.history), strict=True)
-    ]
-
-
-def worker_rows(runs: Sequence[StoredRun]) -> list[Cells]:
-    """Return a row for every worker of every mega-batch, without its leases."""
-    counts = ("rows", "updates", "nonzeros", "batch_rows", "lr", "weight", "pool_threads")
-    keys = (*counts, "busy_s", "idle_s")
-    return [
-        {"run": run.name, "megabatch": row["megabatch"], "worker": name}
-        | {key: worker.get(key) for key in keys}
-        for run in runs
-        for row in run.history
-        for name, worker in row["workers"].items()
-    ]
-
-
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], header: Sequence[str] = ()) -> None:
-    """Write rows that have the same columns; None is an empty field.
-
-    Parameters
-    ----------
-    path
-        Replaced if it is there.
-    rows
-        By column.
-    header
-        The columns, where there may be no rows.
-
-    Raises
-    ------
-    ModelError
-        If it cannot be written.
-    """
-    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else list(header))
-        writer.writeheader()
-        writer.writerows(rows)

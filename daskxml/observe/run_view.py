@@ -30,10 +30,10 @@ of a run under way in bounded memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -408,8 +408,6 @@ class Point(NamedTuple):
         Share of the training phase in which the mean worker computed; NaN without a time.
     sent_mib
         Sent by all workers.
-    perturbed
-        Whether the merge perturbed its weights.
     workers, values
         Names, and ``(workers, len(OF_WORKERS))`` float64, NaN where a row has none.
     """
@@ -420,66 +418,36 @@ class Point(NamedTuple):
     metrics: Mapping[str, float]
     busy_percent: float
     sent_mib: float
-    perturbed: bool
     workers: tuple[str, ...]
     values: NDArray[np.float64]
 
 
-T = TypeVar("T")
+class Thinned(list[Point]):
+    """Points of mega-batches in bounded memory: when they are too many, every second one goes.
 
-
-class Thinned(Generic[T]):
-    """A series of any length in bounded memory: when it grows too long, every second point goes.
-
-    Iterating yields the points whose number, counted from 0, is a multiple of `stride`, a power of
-    two, and then the last one of all if that is none of them.
-
-    Parameters
-    ----------
-    bound
-        Of the points kept, at least 2; the last one is kept besides.
+    There are those whose mega-batch is a multiple of `stride`, a power of two, and the newest.
 
     Examples
     --------
-    >>> series = Thinned(4)
-    >>> for number in range(11):
-    ...     series.append(number)
-    >>> list(series), series.stride
-    ([0, 4, 8, 10], 4)
+    >>> points = Thinned(4)
+    >>> for number in range(1, 12):
+    ...     points.append(Point(number, *[0.0] * 2, {}, *[0.0] * 2, (), np.empty(0)))
+    >>> [point.megabatch for point in points], points.stride
+    ([4, 8, 11], 4)
     """
 
     def __init__(self, bound: float) -> None:
-        self.bound, self.stride, self.count = max(2, bound), 1, 0
-        self._kept: list[tuple[int, T]] = []  # with their numbers
-        self._last: tuple[int, T] | None = None
+        super().__init__()
+        self.bound, self.stride = bound, 1
 
-    def append(self, point: T) -> None:
+    def append(self, point: Point) -> None:
         """Add a point at the end."""
-        self._last = self.count, point
-        if self.count % self.stride == 0:
-            self._kept.append(self._last)
-        self.count += 1
-        if len(self._kept) > self.bound:
+        if self and self[-1].megabatch % self.stride:
+            self.pop()
+        super().append(point)
+        if len(self) > self.bound:
             self.stride *= 2
-            self._kept = [kept for kept in self._kept if kept[0] % self.stride == 0]
-
-    def drop(self, is_dropped: Callable[[T], bool]) -> None:
-        """Drop points at the end; the next are numbered on from the last that is kept."""
-        kept = [kept for kept in self._all() if not is_dropped(kept[1])]
-        self._last = kept[-1] if kept else None
-        self.count = kept[-1][0] + 1 if kept else 0
-        self._kept = [kept for kept in kept if kept[0] % self.stride == 0]
-
-    def _all(self) -> list[tuple[int, T]]:
-        if self._last is None or (self._kept and self._kept[-1] is self._last):
-            return self._kept
-        return [*self._kept, self._last]
-
-    def __iter__(self) -> Iterator[T]:
-        return (point for _, point in self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
+            self[:-1] = [each for each in self[:-1] if each.megabatch % self.stride == 0]
 
 
 class Course:
@@ -503,8 +471,7 @@ class Course:
     def __init__(self, name: str, history: History = (), *, is_bounded: bool = False) -> None:
         bound = POINTS if is_bounded else math.inf
         self.name, self._most_workers = name, WORKERS if is_bounded else None
-        self.points: Thinned[Point] = Thinned(bound)
-        self.evaluated: Thinned[Point] = Thinned(bound)
+        self.points, self.evaluated = Thinned(bound), Thinned(bound)
         for row, until_s in zip(history, elapsed(history), strict=True):
             self._add(row, until_s)
 
@@ -518,8 +485,8 @@ class Course:
         if event["kind"] == "megabatch":
             self._add(event["row"], view.spent_s)
         elif event["kind"] == "rewound":
-            for series in (self.points, self.evaluated):
-                series.drop(lambda point: point.megabatch > event["megabatch"])
+            for points in (self.points, self.evaluated):
+                points[:] = [each for each in points if each.megabatch <= event["megabatch"]]
 
     def _add(self, row: Row, until_s: float) -> None:
         workers = dict(list(row["workers"].items())[: self._most_workers])
@@ -533,7 +500,6 @@ class Course:
             metrics=scores(row),
             busy_percent=100.0 * mean_busy_s(row) / row["train_s"] if is_timed else math.nan,
             sent_mib=(row.get("merged_bytes", 0) + row.get("moved_bytes", 0)) / 2**20,
-            perturbed=bool(row.get("perturbed")),
             workers=tuple(workers),
             values=np.array(values, dtype=np.float64).reshape(len(workers), len(OF_WORKERS)),
         )

@@ -48,8 +48,8 @@ def test_ticks_of_a_tiny_range_are_told_apart():
     assert len({exact(value) for value in found}) == len(found)
 
 
-def test_bands_the_target_and_zero_count_for_the_range():
-    series = Series(name="a", points=((1.0, 2.0), (2.0, 3.0)), band=((1.5, 2.5), (2.0, 9.0)))
+def test_the_target_and_zero_count_for_the_range():
+    series = Series(name="a", points=((1.0, 2.0), (2.0, 3.0)))
     chart = Chart(name="c", title="", x_label="", series=(series,), target=10.0, from_zero=True)
     assert chart.ranges() == ((1.0, 2.0), (0.0, 10.0))
 

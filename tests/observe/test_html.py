@@ -71,24 +71,14 @@ def test_series_are_distinguished_by_colour_and_dash():
     assert len(styles) == 18
 
 
-def test_what_is_beside_the_lines_is_in_the_legend():
-    line = Series(name="a", points=((1.0, 0.2), (2.0, 0.3)), marked=((1.0, 0.2),))
-    svg = draw(chart_of(line, mark_meaning="perturbed", target=0.5, target_name="P@1 of 0.5"))
-    assert {"perturbed", "P@1 of 0.5"} <= set(labels(svg))
-    plain = draw(chart_of(Series(name="a", points=((1.0, 0.2),)), mark_meaning="perturbed"))
-    assert "perturbed" not in labels(plain)
+def test_the_target_is_in_the_legend():
+    line = Series(name="a", points=((1.0, 0.2), (2.0, 0.3)))
+    assert "P@1 of 0.5" in labels(draw(chart_of(line, target=0.5, target_name="P@1 of 0.5")))
 
 
-def test_a_line_alone_has_a_legend_only_where_it_stands_for_many():
+def test_a_line_alone_has_no_legend():
     points = ((0.0, 1.0), (1.0, 2.0))
     assert "a" not in labels(draw(chart_of(Series(name="a", points=points))))
-    assert "a" in labels(draw(chart_of(Series(name="a", points=points, band=points))))
-
-
-def test_a_band_needs_no_more_than_its_edges():
-    line = Series(name="a", points=((0.0, 1.0), (1.0, 2.0)), band=((0.5, 1.5), (1.0, 3.0)))
-    (band,) = elements(draw(chart_of(line)), "polygon")
-    assert len(band.get("points").split()) == 4
 
 
 def test_parts_of_a_bar_are_as_wide_as_their_values():

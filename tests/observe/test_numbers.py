@@ -43,8 +43,6 @@ def test_what_does_not_change_is_told_in_words(values, names, words):
     assert chart_of(values, names).numbers == words
 
 
-def test_a_target_a_band_and_bars_are_drawn():
+def test_a_target_and_bars_are_drawn():
     assert chart_of([[0.5]], ["a"], target=0.6).numbers is None
-    line = Series(name="a", points=((0.0, 1.0),), band=((0.5, 1.5),))
-    assert Chart(name="c", title="", x_label="", series=(line,)).numbers is None
     assert Chart(name="c", title="", x_label="", bars={"a": {"x": 1.0}}).numbers is None

@@ -30,7 +30,6 @@ from daskxml.observe.html import TEMPLATES
 HEIGHT, NUMBER = 210, "0,0.[0000]"
 # Okabe and Ito (2008), without black and yellow: distinct for the colour-blind, on light and dark.
 DISTINCT = ("#2586c8", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8c6bb1", "#7f7f7f")
-MARK = "#d55e00"
 DRAWN_WORK = 2000  # pieces of work
 WORK = {
     "training": "#3f8fd0", "training together": "#8c6bb1", "merge": "#e69f00",
@@ -83,17 +82,11 @@ class LiveChart:
         ]
         self.figure.add_tools(HoverTool(renderers=[drawn], tooltips=tip, line_policy="nearest"))
         x_range.renderers = [*x_range.renderers, drawn]
-        self.marks = ColumnDataSource({"x": [], "y": []})
-        marks = self.figure.scatter(
-            "x", "y", source=self.marks, marker="diamond", size=8, fill_color=None, line_color=MARK
-        )
         items = [
             LegendItem(label=line.name, renderers=[drawn], index=number)
-            for number, line in enumerate(chart.series if chart.needs_legend else ())
+            for number, line in enumerate(chart.series)
         ]
-        if chart.mark_meaning:
-            items.append(LegendItem(label=chart.mark_meaning, renderers=[marks]))
-        if items:
+        if len(items) > 1:
             _add_legend(self.figure, items)
 
     def draw(self, chart: Chart) -> None:
@@ -103,8 +96,6 @@ class LiveChart:
         self._shown = chart
         self.figure.visible = not chart.is_empty and chart.numbers is None
         self.lines.tags = _packed(chart.series, colors(len(chart.series)))
-        marked = np.array([mark for line in chart.series for mark in line.marked]).reshape(-1, 2)
-        self.marks.data = {"x": marked[:, 0], "y": marked[:, 1]}
 
 
 def _packed(series: Sequence[Series], shades: Sequence[str]) -> list[Any]:

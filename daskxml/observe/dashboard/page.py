@@ -176,7 +176,7 @@ def page_charts(series: RunSeries, workers: Sequence[str]) -> dict[str, list[Cha
     course = series.course
     return {
         "learning": learning_charts([course], _metrics(series)),
-        "workers": [*worker_charts(course, workers, DRAWN_WORKERS), sent_chart([course])],
+        "workers": [*worker_charts(course, workers), sent_chart([course])],
     }
 
 

@@ -141,8 +141,6 @@ def test_lines_have_gaps_where_a_worker_took_no_part():
     np.testing.assert_array_equal(lines, expected)
     assert found["busy"].series[0].points[0][1] == pytest.approx(90.0)
     assert found["rows_per_s"].series[0].points[0][1] == pytest.approx(100.0 / 0.9)
-    marked = [line.marked for line in found["weight"].series]
-    assert marked == [((2.0, 0.5),), (), ()]
 
 
 def test_there_are_lines_for_some_of_many_workers():

@@ -28,7 +28,7 @@ def report_page(run_dir: Path, folder: Path) -> Path:
         text = path.read_text()
         assert before in text
         path.write_text(text.replace(before, json.dumps(EVIL)))
-    return Comparison.of(read_runs([place])).write(folder / "report")[0]
+    return Comparison.of(read_runs([place])).write(folder / "report")
 
 
 def dashboard_page(folder: Path) -> Path:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from daskxml.observe import charts as figures
-from daskxml.observe.report import StoredRun, read_runs
+from daskxml.observe.report import Comparison, StoredRun, read_runs
 from daskxml.observe.run_view import phases
 
 
@@ -84,15 +82,6 @@ def test_workers_have_lines_while_they_are_there(runs):
         there = [row for row in runs[0].history if name in row["workers"]]
         expected = [(row["megabatch"], row["workers"][name]["batch_rows"]) for row in there]
         assert [*pairs(line.finite)] == expected
-    weights = chart(charts, "weight")
-    perturbed = [row["megabatch"] for row in runs[0].history if row["perturbed"]]
-    assert perturbed
-    marked = sorted(point for line in weights.series for point in line.marked)
-    assert [x for x, _ in marked] == perturbed
-    for megabatch, weight in marked:
-        workers = runs[0].history[int(megabatch) - 1]["workers"].values()
-        assert weight == max(worker["weight"] for worker in workers)
-    assert not any(line.marked for line in sizes.series)
 
 
 def test_time_of_workers_adds_up(runs):
@@ -102,28 +91,12 @@ def test_time_of_workers_adds_up(runs):
         assert sum(bar.values()) == pytest.approx(train_s)
 
 
-def test_many_workers_are_a_median_in_a_band():
+def test_of_many_workers_the_first_are_shown(tmp_path):
     workers = {str(i): {"batch_rows": 10 * i, "weight": 0.01, "rows": 1} for i in range(40)}
-    rows = [{"megabatch": m, "workers": workers, "perturbed": True} for m in (1, 2)]
-    run = StoredRun(name="r", directory=Path(), history=tuple(rows))
-    (line,) = chart(worker_charts(run), "batch_rows").series
-    assert pairs(line.points) == tuple(
-        (m, statistics.median(range(0, 400, 10))) for m in (1.0, 2.0)
-    )
-    assert line.band == ((0.0, 390.0),) * 2
-    assert "40 workers" in line.name
-    (weights,) = chart(worker_charts(run), "weight").series
-    assert weights.marked == ((1.0, 0.01), (2.0, 0.01))
-    times = chart(worker_charts(run), "worker_time")
-    assert len(times.bars) == 24
-    assert times.title.endswith(", the first 24 of 40")
-    assert chart(worker_charts(run), "rows_per_s").is_empty
-
-
-def test_of_many_perturbed_mega_batches_some_are_marked():
-    workers = {"a": {"weight": 0.6}, "b": {"weight": 0.4}}
-    rows = [{"megabatch": m, "workers": workers, "perturbed": True} for m in range(1, 301)]
-    run = StoredRun(name="r", directory=Path(), history=tuple(rows))
-    a, b = chart(worker_charts(run), "weight").series
-    assert 60 <= len(a.marked) <= 80
-    assert b.marked == ()
+    rows = [{"megabatch": m, "rows": m, "train_s": 1.0, "merge_s": 0.0, "metrics": {},
+             "workers": workers} for m in (1, 2)]  # fmt: skip
+    run = StoredRun(name="r", directory=tmp_path, history=tuple(rows))
+    text = Comparison.of([run]).write(tmp_path).read_text()
+    assert "40 workers, of which the charts show the first 24." in text
+    assert "worker 23<" in text
+    assert "worker 24<" not in text

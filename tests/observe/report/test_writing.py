@@ -1,8 +1,7 @@
-"""Reports of runs in every state: one page that needs nothing else, and tables."""
+"""Reports of runs in every state: one page that needs nothing else."""
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import subprocess
@@ -43,7 +42,6 @@ class Checker(HTMLParser):
 
 
 def write(directories, folder, *asked):
-    """Return the page, and the tables."""
     return Comparison.of(read_runs(directories), *asked).write(folder)
 
 
@@ -55,52 +53,33 @@ def read(page):
     return " ".join(" ".join(checker.texts).split())
 
 
-def read_csv(path):
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.fixture(scope="module")
 def report(simulated, tmp_path_factory):
     return write([simulated], tmp_path_factory.mktemp("out") / "report")
 
 
 def test_the_page_has_all_of_both_runs(report, simulated):
-    text = read(report[0])
+    text = read(report)
     for piece in (
         "2 runs", "adaptive-sgd", "elastic", "ended by megabatches, simulated", "nDCG@5",
         "strategy.name", "worker 1 lost", "worker 2 joined", "Batch size", "Merge weight",
-        "Utilisation", "Time by phase", "weights perturbed", "[strategy]", "per_nonzero_s",
+        "Utilisation", "Time by phase", "[strategy]", "per_nonzero_s",
         '"numpy"',
     ):  # fmt: skip
         assert piece in text, piece
     assert str(simulated / "elastic") in text
-    page = report[0].read_text()
+    page = report.read_text()
     assert "prefers-color-scheme: dark" in page
     assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", page)
 
 
-def test_the_tables_have_every_mega_batch_and_worker(report, simulated):
-    summary, history, workers = map(read_csv, report[1:])
-    assert [row["run"] for row in summary] == ["changing", "elastic"]
-    rows = (simulated / "changing" / "history.jsonl").read_text().splitlines()
-    last = json.loads(rows[-1])
-    assert float(summary[0]["last"]) == last["metrics"]["P@1"]
-    assert [row["megabatch"] for row in history] == [*"123456"] * 2
-    assert [int(row["rows"]) for row in history[:6]] == [json.loads(row)["rows"] for row in rows]
-    assert history[0]["P@1"] == ""
-    assert float(history[5]["PSP@5"]) == last["metrics"]["PSP@5"]
-    assert len(workers) >= 6 + 12
-    assert {row["worker"] for row in workers if row["run"] == "elastic"} == {"0", "1"}
-
-
 def test_the_page_has_the_charts_that_are_no_constant(report):
-    assert report[0].read_text().count("<figure>") == 14
-    assert "Always the same: Batch size 32; " in read(report[0])  # of Elastic SGD
+    assert report.read_text().count("<figure>") == 14
+    assert "Always the same: Batch size 32; " in read(report)  # of Elastic SGD
 
 
 def test_the_level_and_the_metric_may_be_chosen(simulated, tmp_path):
-    page, *_ = write([simulated], tmp_path, "nDCG@3", 0.99)
+    page = write([simulated], tmp_path, "nDCG@3", 0.99)
     assert "best nDCG@3" in read(page)
     assert "not reached" in read(page)
     with pytest.raises(ConfigError, match="no run measured it"):
@@ -112,7 +91,7 @@ def test_a_run_without_test_rows_shows_its_loss(data, tmp_path):
               "strategy": {"batch_max": 32, "megabatch_batches": 10}}  # fmt: skip
     simulate(values, [1.0], train=data["train"], out=tmp_path / "run")
     compared = Comparison.of(read_runs([tmp_path / "run"]))
-    page, *_ = compared.write(compared.default_folder)
+    page = compared.write(compared.default_folder)
     assert page == tmp_path / "run" / "report" / "index.html"
     text = read(page)
     assert "No run has been scored" in text
@@ -131,7 +110,7 @@ def test_runs_in_every_state_beside_each_other(simulated, run_dir, tmp_path):
     bare.mkdir()
     (bare / "history.jsonl").write_text(path.read_text().splitlines()[0] + "\n")
     runs = read_runs([simulated / "elastic", run_dir, fresh, bare])
-    page, *_ = Comparison.of(runs).write(tmp_path / "report")
+    page = Comparison.of(runs).write(tmp_path / "report")
     text = read(page)
     assert "broken off after 5 mega-batches" in text
     assert "broken off after 0 mega-batches" in text
@@ -147,13 +126,12 @@ def test_rows_with_the_least_that_a_row_has_are_reported(tmp_path):
     least = {"rows": 10, "train_s": 1.0, "merge_s": 0.5, "metrics": {}, "workers": {"a": {}}}
     rows = [least | {"megabatch": m, "perturbed": True} for m in (1, 2)]
     (tmp_path / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    page, *tables = write([tmp_path], tmp_path / "report")
+    page = write([tmp_path], tmp_path / "report")
     assert "broken off after 2 mega-batches" in read(page)
-    assert [row["worker"] for row in read_csv(tables[2])] == ["a", "a"]
 
 
 def test_the_same_settings_are_said_to_be(simulated, run_dir, tmp_path):
-    page, *_ = write([simulated / "changing", run_dir], tmp_path / "report")
+    page = write([simulated / "changing", run_dir], tmp_path / "report")
     assert "The runs have the same settings." in read(page)
 
 
