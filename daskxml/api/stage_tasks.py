@@ -156,11 +156,6 @@ def without_rare(X: Any, Y: Any, counts: Any, least: int) -> tuple[Any, Any]:
     return X, kept
 
 
-def transform(X: Any, Y: Any, fitted: Any) -> tuple[Any, Any]:
-    """Return rows with what a fitted object makes of X."""
-    return fitted.transform(X), Y
-
-
 def score(partition: Partition, model: Model, k: Sequence[int]) -> MetricSums:
     """Return a model's sums of metrics on a partition."""
     return evaluate_partitions(model, [partition], k)

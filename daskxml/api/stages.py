@@ -445,10 +445,6 @@ class RowStages:
         kept = self.map(tasks.without_rare, rows, counts, name="drop rare labels", least=least)
         return kept.named(rows.names)
 
-    def transform(self, fitted: Value, rows: Rows, *, name: str = "") -> Rows:
-        """Return the rows with ``fitted.transform(X)`` instead of each partition's ``X``."""
-        return self.map(tasks.transform, rows, fitted, name=name or f"{fitted.name} of {rows.name}")
-
     def staged(
         self, config: RunConfig, rows: Rows | None = None, test: Rows | None = None
     ) -> tuple[Rows, Rows | None]:
@@ -514,15 +510,6 @@ class RowStages:
             return submit_merges(self.client, name, key, found, merge)
 
         return self._one(Value(name, key, start))
-
-    def fit(self, transformer: Any, rows: Rows, *, name: str = "") -> Value:
-        """Return what ``transformer.fit(partitions)`` returns, called with the futures of pairs.
-
-        It learns from all partitions as it likes, by tasks or by `distributed.as_completed`;
-        partitions stay on the workers. `transform` applies the result.
-        """
-        name, key = name or type(transformer).__name__, key_of("fit", transformer, rows.key)
-        return self._one(Value(name, key, lambda: transformer.fit(rows.partitions)))
 
     def _on_workers(self, value: Value) -> Future:
         """Return what a stage has found, on all workers."""

@@ -9,7 +9,6 @@ import dataclasses
 import importlib.util
 import json
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,6 @@ from daskxml.cli.packages import Finding, Report, import_problems
 from daskxml.core import hardware
 from daskxml.core.text import one_line
 
-_LEAST_FREE_BYTES = 1 << 30
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -81,32 +79,6 @@ def describe_pools(pools: Iterable[Mapping[str, Any]]) -> list[str]:
         file = Path(pool.get("filepath") or "").name
         lines.append(f"{name}{kind}, {pool['num_threads']} threads, {file}")
     return lines
-
-
-def examine_memory() -> Iterator[Finding]:
-    """Yield the memory of this machine, and what is free of it within this container's limits."""
-    total, free = hardware.memory_bytes(), hardware.free_memory_bytes()
-    yield _space(
-        "memory", f"{_gib(free)} free for this process, of {_gib(total)}", free, "free some"
-    )
-
-
-def examine_disk() -> Iterator[Finding]:
-    """Yield the free space where runs are written, and where Dask spills to."""
-    for what, folder in (("here", Path.cwd()), ("temporary", Path(tempfile.gettempdir()))):
-        free = shutil.disk_usage(folder).free
-        text = f"{_gib(free)} free in {folder} ({what})"
-        yield _space("disk", text, free, f"free some room in {folder}")
-
-
-def _space(topic: str, text: str, free_bytes: int, remedy: str) -> Finding:
-    if free_bytes < _LEAST_FREE_BYTES:
-        return Finding(topic, text, "problem", remedy)
-    return Finding(topic, text)
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:,.1f} GiB"
 
 
 def examine_gpus() -> Iterator[Finding]:
@@ -201,7 +173,7 @@ def examine_kernels() -> Iterator[Finding]:
 
 _TOPICS = (
     packages.examine_python, packages.examine_packages, examine_cores,
-    examine_memory, examine_disk, examine_gpus, examine_ucx, examine_kernels,
+    examine_gpus, examine_ucx, examine_kernels,
 )  # fmt: skip
 
 

@@ -47,6 +47,7 @@ REMOVED = {  # run files, strategies, keys by class and values, and what takes t
     "output_dtype = 'bfloat16'": "take 'float16', which is faster and has smaller logits",
     "rule = 'changed-mean'": "take 'mean'",
     "rule = 'geometric'": "take 'speed', which ends nearer to equal updates",
+    "rule = 'sign'": "take 'speed', which ends nearer to equal updates, or 'paper'",
     "method = 'tree'": "negatives by chance are as good; take 'random'",
     "scale_every = 'auto'": "give it as a number; rule 'speed' damps by itself",
 }

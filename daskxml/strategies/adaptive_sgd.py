@@ -44,13 +44,7 @@ from typing import Literal
 
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded
-from daskxml.strategies.batch_rules import (
-    Pace,
-    Paces,
-    as_printed,
-    by_sign,
-    by_speed,
-)
+from daskxml.strategies.batch_rules import Pace, Paces, as_printed, by_speed
 from daskxml.strategies.batches import BoundedConfig
 from daskxml.strategies.dispatch import BY_SHARES, DEFAULT_POLICY, ONE_BATCH, LeasePolicy
 from daskxml.strategies.megabatch import Strategy
@@ -79,7 +73,7 @@ class Config(BoundedConfig):
     batch_initial
         First batch size of a replica; 0 stands for ``batch_max`` (section 5.2.2).
     beta
-        Slope of ``rule = "paper"``, step of ``"sign"``; 0 stands for half a worker's least batch.
+        Slope of ``rule = "paper"``; 0 stands for half a worker's least batch.
     rule
         How sizes are scaled; see `daskxml.strategies.batch_rules`.
     dispatch
@@ -106,7 +100,7 @@ class Config(BoundedConfig):
 
     batch_initial: int = bounded(0, low=0)
     beta: float = bounded(0.0, low=0)
-    rule: Literal["speed", "sign", "paper"] = "speed"
+    rule: Literal["speed", "paper"] = "speed"
     dispatch: Literal["lease", "batch"] = "lease"
     scale_every: int = bounded(1, low=1)
     weighting: Literal["paper", "rows"] = "paper"
@@ -143,12 +137,7 @@ def scale_batch_sizes(paces: Paces, config: Config) -> dict[str, Pace]:
     >>> sized["a"].size, sized["b"].size
     (40.0, 24.0)
     """
-    match config.rule:
-        case "speed":
-            return by_speed(paces)
-        case "sign":
-            return by_sign(paces, config.beta)
-    return as_printed(paces, config.beta)
+    return by_speed(paces) if config.rule == "speed" else as_printed(paces, config.beta)
 
 
 def are_equal(updates: Updates) -> bool:

@@ -10,7 +10,6 @@ rule           next size
 ``speed``      ``b_i T / t_i``, T the geometric mean of all t_i; then all sizes by one factor, so
                that the largest is b_max. With a time in proportion to the rows this is b_max times
                a worker's speed over the fastest one's
-``sign``       one fixed step up where u_i is above the mean, one down where it is below
 ``paper``      Algorithm 1 as printed: ``b_i + beta (u_i - mean u)``; a step that would leave the
                bounds is skipped
 =============  =====================================================================================
@@ -19,10 +18,7 @@ rule           next size
 with the last lease, seconds are neither; and one worker always has b_max. Sizes stay until the mean
 of ``log(T / t_i)`` over several mega-batches is beyond what its noise makes of equal workers: more
 than `LEAST` and three times its standard error, a little more among many. Then all step by their
-means. ``sign`` is what the authors' published code does
-(https://github.com/YMA33/HeteroGPU, ``GPUGDScheduler.cu``; a part of their system): there steps are
-of b_min rows, and a size that has reached a bound stays. The study that chose the default:
-docs/decisions/strategies.md.
+means. The study that chose the default: docs/decisions/strategies.md.
 
 A worker without an update since the last merge keeps its size. Pools are compared with the
 replicas: one that cannot keep up would drive these to their upper bounds.
@@ -132,22 +128,6 @@ def _sized(paces: Paces) -> dict[str, Pace]:
     if not any(paces[name].is_pool for name in reference):
         factor = min(paces[n].high for n in reference) / max(sizes[n] for n in reference)
     return {name: pace.sized(sizes[name] * factor) for name, pace in paces.items()}
-
-
-def by_sign(paces: Paces, beta: float) -> dict[str, Pace]:
-    """Step by ``beta`` rows, or half a worker's lower bound, towards the mean of the updates.
-
-    Examples
-    --------
-    >>> pace = Pace(size=32.0, low=8, high=64, updates=8)
-    >>> sized = by_sign({"a": pace, "b": replace(pace, updates=2)}, 4.0)
-    >>> {name: pace.size for name, pace in sized.items()}
-    {'a': 36.0, 'b': 28.0}
-    """
-    mean = _mean([paces[name].updates for name in _compared(paces)])
-    steps = {name: beta or pace.low / 2.0 for name, pace in paces.items()}
-    signs = {n: (p.updates > mean) - (p.updates < mean) for n, p in paces.items()}
-    return {name: pace.sized(pace.size + signs[name] * steps[name]) for name, pace in paces.items()}
 
 
 def as_printed(paces: Paces, beta: float) -> dict[str, Pace]:

@@ -49,17 +49,17 @@ def unless(X: Any, Y: Any, marker: str) -> tuple[Any, Any]:
     return X, Y
 
 
-class Words:
-    """The seam for text: learns a vocabulary from all partitions, and makes rows of texts."""
+def vocabulary(X: list[str], Y: Any) -> list[str]:
+    return sorted({word for text in X for word in text.split()})
 
-    def fit(self, partitions: Any) -> Words:
-        texts = [text for part in partitions for text in part.result()[0]]
-        self.vocabulary = sorted({word for text in texts for word in text.split()})
-        return self
 
-    def transform(self, texts: Any) -> Any:
-        dense = [[text.split().count(word) for word in self.vocabulary] for text in texts]
-        return scipy.sparse.csr_matrix(np.array(dense, np.float32))
+def union(found: list[list[str]]) -> list[str]:
+    return sorted({word for words in found for word in words})
+
+
+def word_counts(X: list[str], Y: Any, words: list[str]) -> tuple[Any, Any]:
+    dense = [[text.split().count(word) for word in words] for text in X]
+    return scipy.sparse.csr_matrix(np.array(dense, np.float32)), Y
 
 
 def one_hot(X: Any, Y: Any, names: list[str]) -> tuple[Any, Any]:
@@ -191,18 +191,19 @@ def test_a_worker_killed_in_a_stage_and_between_two(
         assert len(run.history) == 2
 
 
-def test_texts_a_fitted_object_and_names(client: Client) -> None:
+def test_texts_what_is_learned_of_them_and_names(client: Client) -> None:
     texts = ["red apple", "green apple", "red car", "blue car"] * 8
     names = [["fruit"], ["fruit"], ["car"], ["car"]] * 8
     futures = client.scatter([(texts[:16], names[:16]), (texts[16:], names[16:])], hash=False)
     with Pipeline(client=client) as pipe:
         documents = pipe.read(futures)
-        words = pipe.fit(Words(), documents)
-        rows = pipe.map(one_hot, pipe.transform(words, documents), names=["car", "fruit"])
+        words = pipe.reduce(vocabulary, union, documents)
+        counted = pipe.map(word_counts, documents, words)
+        rows = pipe.map(one_hot, counted, names=["car", "fruit"])
         tree = {"model": {"kind": "trees"}, "training": {"epochs": 1}, "evaluation": {"k": [1]}}
         run = pipe.train(tree, rows, rows).result()
         assert run.metrics["P@1"] == 1.0
-        assert words.result().vocabulary == ["apple", "blue", "car", "green", "red"]
+        assert words.result() == ["apple", "blue", "car", "green", "red"]
 
 
 def test_rows_that_are_written_are_read_again_with_their_names(

@@ -34,8 +34,6 @@ def test_here_everything_is_found(capsys):
         "distributed",
         "cores",
         "BLAS",
-        "memory",
-        "disk",
         "GPUs",
         "kernels",
     ):

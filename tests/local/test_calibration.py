@@ -51,7 +51,7 @@ def test_a_pool_is_found_with_its_threads_and_its_times(data, values, true):
 
 def test_cold_megabatches_at_the_beginning_are_left_out(data, values, true):
     # sizes that change slowly: those that stand still do not tell a slow worker from a fixed cost
-    values["strategy"] |= {"rule": "sign"}
+    values["strategy"] |= {"rule": "paper", "beta": 1.0}
     history = simulate(values, SPEEDS, **data, cost=true).history
     for row in history[:2]:
         for worker in row["workers"].values():

@@ -208,13 +208,6 @@ def scale(batch_sizes, updates, config):
     return {name: pace.size for name, pace in scale_batch_sizes(paces, config).items()}
 
 
-def test_the_sign_rule_steps_and_stays_within_the_bounds():
-    config = Config(batch_max=64, rule="sign")  # b_min 8, steps of 4
-    assert scale((32, 32, 32), (9, 5, 4), config) == {"a": 36.0, "b": 28.0, "c": 28.0}
-    assert scale((62, 10, 32), (9, 4, 6.5), config) == {"a": 64.0, "b": 8.0, "c": 32.0}
-    assert scale((32, 32), (5, 4), replace(config, beta=1.0)) == {"a": 33.0, "b": 31.0}
-
-
 def test_weights_by_batch_size_where_updates_are_equal():
     assert normalized_weights({"a": 48.0, "b": 16.0}, {"a": 4, "b": 4}) == {"a": 0.75, "b": 0.25}
     assert normalized_weights({"a": 48.0, "b": 16.0}, {"a": 1, "b": 3}) == {"a": 0.25, "b": 0.75}
@@ -392,7 +385,7 @@ def test_the_defaults_are_the_papers():
         ({"weighting": "equal"}, "weighting = 'equal': must be one of 'paper', 'rows'"),
         (
             {"rule": "linear"},
-            "rule = 'linear': must be one of 'speed', 'sign', 'paper'",
+            "rule = 'linear': must be one of 'speed', 'paper'",
         ),
         ({"dispatch": "row"}, "dispatch = 'row': must be one of 'lease', 'batch'"),
         ({"momentum": 1.0}, "momentum = 1.0: must be at least 0, below 1"),
