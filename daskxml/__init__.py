@@ -81,7 +81,7 @@ _HOMES = {
 _GONE = {
     "ClusterError": "daskxml.core.errors.ClusterError",
     "ModelError": "daskxml.core.errors.ModelError",
-    "Predicted": "daskxml.api.predict.Predicted",
+    "Predicted": "daskxml.api.prediction_files.Predicted",
     "RunRecord": "the handles that daskxml.runs and daskxml.attach return",
     "SearchResult": "Optuna's study: docs/examples/tuning.py",
     "TrainingError": "daskxml.core.errors.TrainingError",

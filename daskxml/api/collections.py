@@ -6,7 +6,7 @@ cluster, so that Dask computes those again that are lost with a worker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -293,12 +293,11 @@ def find_documents(
     Parameters
     ----------
     given
-        A path, glob or URL, or a list of `pathlib.Path`; a list of texts; a bag of texts, of pairs
-        of a text and its labels, or of dictionaries; or a data frame.
+        A path, glob or URL, or a list of `pathlib.Path`; a list of texts; or a Dask data frame.
     labels
         For a list of texts: a list of each one's labels.
     column
-        Of texts, in tables, data frames and dictionaries.
+        Of texts, in tables and data frames.
 
     Raises
     ------
@@ -323,17 +322,14 @@ def find_documents(
             return [(read_documents, block, dialect) for block in blocks]
 
         return [files, client.submit(stamp_files, files, pure=False).result()], read
-    if not is_dask_collection(given):
-        problem = "give files, a list of texts, or a Dask bag or data frame"
+    if not (is_dask_collection(given) and hasattr(given, "columns")):
+        problem = "give files, a list of texts, or a Dask data frame, as bag.to_dataframe() is one"
         raise InputError(f"documents are a {type(given).__name__}: {problem}")
-    function: Any = _from_items
-    args: Task = (column,)
-    if hasattr(given, "columns"):
-        columns = columns_to_read(list(map(str, given.columns)), dialect)
-        function, args = read_frame, (columns, dialect, parse_documents)
+    columns = columns_to_read(list(map(str, given.columns)), dialect)
 
     def of_blocks() -> list[Task]:
-        return [(function, block, *args) for block in client.compute(given.to_delayed())]
+        blocks = client.compute(given.to_delayed())
+        return [(read_frame, block, columns, dialect, parse_documents) for block in blocks]
 
     return tokenize(given), of_blocks
 
@@ -358,26 +354,6 @@ def _paths(given: Any) -> list[str]:
     ):
         return [str(each) if "://" in str(each) else str(Path(each).absolute()) for each in listed]
     return []
-
-
-def _from_items(items: Iterable[Any], column: str) -> Documents:
-    """Return the documents of a part of a bag."""
-    texts: list[str] = []
-    labels: list[list[str]] = []
-    for place, item in enumerate(items):
-        text: Any = item
-        given: Any = []
-        if isinstance(item, Mapping):
-            text, given = item.get(column), item.get(LABELS) or []
-        elif isinstance(item, tuple) and len(item) == 2:
-            text, given = item
-        if not isinstance(text, str):
-            shown = repr(item)[:40]
-            need = f"give texts, pairs of a text and its labels, or {{{column!r}: ...}}"
-            raise InputError(f"item {place} is {shown}: {need}")
-        texts.append(text)
-        labels.append(_names(given, place))
-    return texts, labels
 
 
 def _names(given: Any, row: int) -> list[str]:

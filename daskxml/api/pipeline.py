@@ -28,7 +28,7 @@ from daskxml.cluster.connection import connection
 from daskxml.config import DEFAULT_RUN_FILE, load_run_config
 from daskxml.config.sections import ClusterSection
 from daskxml.core.errors import ConfigError, InputError
-from daskxml.core.files import lock_folder, read_json, replacing
+from daskxml.core.files import lock_folder, read_json, replace_text
 from daskxml.core.work_stats import KEPT, StageRecord
 from daskxml.data.settings import TextSettings
 from daskxml.metrics import MetricSums
@@ -160,8 +160,7 @@ class Pipeline(RowStages):
             await_stage(name, sums)
             found = dict(sum(self.client.gather(sums), MetricSums.zero(k)).result())
             if file is not None:
-                with replacing(file) as partial:
-                    partial.write_text(json.dumps(found), encoding="utf-8")
+                replace_text(file, json.dumps(found))
             return found
 
         return self._value(name, key, start, lambda: _stored_metrics(file))
@@ -281,8 +280,7 @@ def _write_names(path: Path, names: Sequence[str]) -> None:
     for name in names:
         if not name or {"\r", "\n"} & set(name):
             raise InputError(f"the name {name!r} is no line of a file: choose another", str(path))
-    with replacing(path) as partial:
-        partial.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+    replace_text(path, "".join(f"{name}\n" for name in names))
 
 
 def _remove_others(folder: Path, written: Sequence[Path]) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,7 +17,13 @@ from dask.base import tokenize
 from distributed import Client, as_completed
 
 from daskxml.api.collections import lazy_blocks
-from daskxml.api.prediction_files import STDOUT, Block, Written, check_target, write_predictions
+from daskxml.api.prediction_files import (
+    STDOUT,
+    Block,
+    Predicted,
+    check_target,
+    write_predictions,
+)
 from daskxml.cluster.connection import running_cluster
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.core.files import lock_folder
@@ -30,32 +36,6 @@ from daskxml.models.tensors import digest
 from daskxml.models.trained import Model
 
 _BUSY = "another prediction to this file is under way"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Predicted:
-    """What a prediction of files has done.
-
-    Attributes
-    ----------
-    rows, scores
-        How many are in the file.
-    pieces
-        Blocks of the files, each ranked by one task.
-    kept
-        Pieces that were there from a prediction that was broken off.
-    unknown
-        Texts without a word that the model knows.
-    out
-        The file.
-    """
-
-    rows: int
-    scores: int
-    pieces: int
-    kept: int
-    out: Path
-    unknown: int = 0
 
 
 def predict(
@@ -141,8 +121,8 @@ def _files(
     finally:
         client.cancel(futures)
     written = client.submit(_join, resident, folder, pieces, out, pure=False).result()
-    kept = len(made) - len(futures)
-    return Predicted(**written._asdict(), pieces=len(pieces), kept=kept, out=out)
+    found: Predicted = written._replace(pieces=len(pieces), kept=len(made) - len(futures))
+    return found
 
 
 def _prepare(
@@ -192,7 +172,7 @@ def _read_piece(path: Path) -> Block:
         return Block(piece["ids"], piece["scores"], int(piece["unknown"]))
 
 
-def _join(model: Model, folder: Path, pieces: Sequence[Path], out: Path) -> Written:
+def _join(model: Model, folder: Path, pieces: Sequence[Path], out: Path) -> Predicted:
     """Write the pieces as one file, in the order of the rows, and remove them."""
     with lock_folder(folder, _BUSY):
         written = write_predictions(str(out), model, map(_read_piece, pieces))

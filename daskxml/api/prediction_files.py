@@ -58,15 +58,32 @@ def unknown_rows(model: Model, rows: Partition) -> int:
     return empty_rows(rows.features) if model.header.vectorizer else 0
 
 
-class Written(NamedTuple):
-    """How many rows, scores, and rows of unknown texts a file has."""
+class Predicted(NamedTuple):
+    """What a prediction has done.
+
+    Attributes
+    ----------
+    rows, scores
+        How many are in the file.
+    unknown
+        Texts without a word that the model knows.
+    out
+        The file.
+    pieces
+        On a cluster: blocks of the files, each ranked by one task.
+    kept
+        Pieces that were there from a prediction that was broken off.
+    """
 
     rows: int
     scores: int
     unknown: int
+    out: Path
+    pieces: int = 1
+    kept: int = 0
 
 
-def write_predictions(out: str, model: Model, blocks: Iterable[Block]) -> Written:
+def write_predictions(out: str, model: Model, blocks: Iterable[Block]) -> Predicted:
     """Write predictions as they come.
 
     A file is replaced when it is complete; if anything fails, it is as it was.
@@ -78,7 +95,7 @@ def write_predictions(out: str, model: Model, blocks: Iterable[Block]) -> Writte
     InputError, ModelError
         If the file cannot be written.
     """
-    write, counts = check_target(out), [(0, 0, 0)]
+    write, counts, path = check_target(out), [(0, 0, 0)], Path(out)
 
     def counted() -> Iterator[Block]:
         for block in blocks:
@@ -87,13 +104,13 @@ def write_predictions(out: str, model: Model, blocks: Iterable[Block]) -> Writte
 
     if out == STDOUT:
         write(sys.stdout.buffer, model, counted())
-        return Written(*map(sum, zip(*counts, strict=True)))
-    path = Path(out)
-    if not path.parent.is_dir():  # refused before the work is done
+    elif not path.parent.is_dir():  # refused before the work is done
         raise InputError(f"cannot be written: there is no directory {path.parent}", out)
-    with replacing(path) as partial, partial.open("wb") as file:
-        write(file, model, counted())
-    return Written(*map(sum, zip(*counts, strict=True)))
+    else:
+        with replacing(path) as partial, partial.open("wb") as file:
+            write(file, model, counted())
+    rows, scores, unknown = map(sum, zip(*counts, strict=True))
+    return Predicted(rows, scores, unknown, path)
 
 
 def check_target(out: str) -> Any:

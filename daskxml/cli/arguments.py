@@ -196,8 +196,6 @@ _SIMULATION = (
     _takes("--pool", action="append", type=pool, default=[], dest="pools", metavar="NAME=THREADS",
            help="this worker is a pool of threads that update one model; may be repeated"),
     _takes("--out", required=True, metavar="DIR", help="where the run is written"),
-    _takes("--compare", nargs="+", default=[], metavar="RUN.toml",
-           help="more run files; each gets a folder in DIR, for daskxml report"),
     _TRAIN, _TEST, _SET,
     _takes("--cost", type=three_numbers, metavar=_BATCH_COST,
            help="seconds of a batch at speed 1 (default: estimate for a V100)"),

@@ -34,9 +34,9 @@ from daskxml.cli.arguments import Options
 from daskxml.cli.suite import FOLDER, Cell, Limits, find_rows, load_suite, plan
 from daskxml.core.errors import ClusterError
 from daskxml.core.fields import size_text
-from daskxml.core.files import lock_folder, replacing
-from daskxml.core.text import parse_json
+from daskxml.core.files import lock_folder, read_json, replace_text
 from daskxml.observe.run_view import History, elapsed, last_metrics, phases, reach
+from daskxml.observe.wording import rounded
 from daskxml.records.environment import PACKAGE, describe
 from daskxml.records.run_dir import read_history
 
@@ -70,9 +70,9 @@ def bench(options: Options) -> int:
             )
             print(_outcome(results[-1]), flush=True)
             found = {"title": suite.limits.title, "environment": environment, "results": results}
-            _write(out / "results.json", json.dumps(found, indent=1) + "\n")
+            replace_text(out / "results.json", json.dumps(found, indent=1) + "\n")
             page = table(suite.limits.title, environment, results, planned[number:])
-            _write(out / "table.md", page)
+            replace_text(out / "table.md", page)
     print(f"\n{page}")
     counts = Counter(result["status"] for result in results)
     if failed := len(results) - counts[DONE] - counts[SKIPPED]:
@@ -88,11 +88,6 @@ def _outcome(result: Result) -> str:
     if "seconds" in result:
         parts.append(f"{result['seconds']:.1f} s, {result['peak_bytes'] / 2**20:,.0f} MiB")
     return ", ".join(parts) + f": {result['reason']}" * bool(result.get("reason"))
-
-
-def _write(path: Path, text: str) -> None:
-    with replacing(path) as partial:
-        partial.write_text(text, encoding="utf-8")
 
 
 # --------------------------------------------------------------------------------------- one cell
@@ -112,9 +107,8 @@ def measure(cell: Cell, limits: Limits, out: Path) -> Result:
     key = hashlib.sha256(determining.encode()).hexdigest()[:10]
     folder = out / "cells" / f"{''.join(filter(str.isalnum, cell.title))[:60]}-{key}"
     stored = folder / "result.json"
-    with contextlib.suppress(OSError, ValueError):
-        if (known := parse_json(stored.read_text(encoding="utf-8")))["status"] == DONE:
-            return {**known, "reason": "before"}
+    if (known := read_json(stored)) and known.get("status") == DONE:
+        return {**known, "reason": "before"}
     if folder.exists():  # of a bench that was killed
         kill_all(folder)
         shutil.rmtree(folder)
@@ -128,7 +122,7 @@ def measure(cell: Cell, limits: Limits, out: Path) -> Result:
         if cell.names[-1] == "cluster":  # otherwise it is the speed of the simulator itself
             figures["in all s"] = result["seconds"]
         result["figures"] = figures | {"memory MiB": result["peak_bytes"] / 2**20}
-    _write(stored, json.dumps(result) + "\n")
+    replace_text(stored, json.dumps(result) + "\n")
     return result
 
 
@@ -346,8 +340,5 @@ def spell(values: Sequence[float]) -> str:
     >>> spell([0.589, 0.586, 0.592]), spell([12345.6])
     ('0.589 (0.586 to 0.592)', '12,346')
     """
-    texts = [
-        f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-        for value in (statistics.median(values), min(values), max(values))
-    ]
+    texts = list(map(rounded, (statistics.median(values), min(values), max(values))))
     return texts[0] if len(values) == 1 else f"{texts[0]} ({texts[1]} to {texts[2]})"

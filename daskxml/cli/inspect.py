@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,37 +48,11 @@ def inspect(options: Options) -> int:
 
 
 def examine_cores() -> Iterator[Finding]:
-    """Yield the cores that this process may use, and its linear algebra libraries."""
+    """Yield the cores that this process may use, and what limits the threads of products."""
     usable, total = hardware.usable_cores(), os.cpu_count() or 1
     yield Finding("cores", f"{usable}" if usable == total else f"{usable} of {total}")
-    try:
-        import scipy.linalg
-        import threadpoolctl
-    except Exception:  # reported by `examine_packages`
-        return
-    assert scipy.linalg
-    for text in describe_pools(threadpoolctl.threadpool_info()):
-        yield Finding("BLAS", text)
     if limits := [f"{name}={os.environ[name]}" for name in _THREADS if name in os.environ]:
-        yield Finding("BLAS", f"limited by {', '.join(limits)}")
-
-
-def describe_pools(pools: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each thread pool that ``threadpoolctl`` reports.
-
-    Examples
-    --------
-    >>> describe_pools([{"internal_api": "openblas", "version": "0.3.30", "num_threads": 8,
-    ...                  "architecture": "Zen", "filepath": "/x/numpy.libs/libblas.so"}])
-    ['openblas 0.3.30 (Zen), 8 threads, libblas.so']
-    """
-    lines = []
-    for pool in pools:
-        kind = f" ({pool['architecture']})" if pool.get("architecture") else ""
-        name = f"{pool['internal_api']} {pool.get('version') or ''}".rstrip()
-        file = Path(pool.get("filepath") or "").name
-        lines.append(f"{name}{kind}, {pool['num_threads']} threads, {file}")
-    return lines
+        yield Finding("cores", f"limited by {', '.join(limits)}")
 
 
 def examine_gpus() -> Iterator[Finding]:
@@ -122,27 +96,23 @@ def describe_gpus(
         yield from broken
     else:
         yield Finding("CuPy", f"for CUDA {cupy[0]}")
-        yield from _examine_dask_cuda(f"'daskxml[cuda{hardware.fitting_cuda(driver)}]'")
+        extra = f"'daskxml[cuda{hardware.fitting_cuda(driver)}]'"
+        yield from _examine_optional("dask-cuda", "dask_cuda", extra, "no local workers on GPUs")
 
 
-def _examine_dask_cuda(extra: str) -> Iterator[Finding]:
-    if importlib.util.find_spec("dask_cuda") is None:
-        text = "dask-cuda is not installed: no local workers on GPUs"
-        yield Finding("dask-cuda", text, "hint", f"pip install {extra}")
+def _examine_optional(topic: str, module: str, package: str, without: str) -> Iterator[Finding]:
+    """Yield that a package loads, does not, or is not installed, and what goes on ``without``."""
+    if importlib.util.find_spec(module) is None:
+        yield Finding(
+            topic, f"{topic} is not installed: {without}", "hint", f"pip install {package}"
+        )
     else:
-        broken = import_problems("dask-cuda", "dask-cuda", "dask_cuda", extra)
-        yield from broken or [Finding("dask-cuda", "loads")]
+        yield from import_problems(topic, topic, module, package) or [Finding(topic, "loads")]
 
 
 def examine_ucx() -> Iterator[Finding]:
-    """Yield whether workers can talk UCX."""
-    if importlib.util.find_spec("distributed_ucxx") is None:
-        text = "UCX is not installed: workers talk tcp"
-        yield Finding("UCX", text, "hint", "pip install 'daskxml[ucx]'")
-        return
-    name = "distributed-ucxx"
-    broken = import_problems("UCX", name, "distributed_ucxx", f"{name}-cu12")
-    yield from broken or [Finding("UCX", "loads")]
+    """Yield whether UCX is there."""
+    return _examine_optional("UCX", "distributed_ucxx", "'daskxml[ucx]'", "workers talk tcp")
 
 
 def examine_kernels() -> Iterator[Finding]:

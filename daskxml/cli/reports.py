@@ -13,7 +13,7 @@ from rich.table import Table
 from daskxml.cli.arguments import Options
 from daskxml.core.text import one_line
 from daskxml.observe.report import Comparison, StoredRun, find_runs, read_runs
-from daskxml.observe.run_view import Reached, reach
+from daskxml.observe.run_view import Reached
 from daskxml.observe.terminal import print_lines
 from daskxml.records.verification import Verification
 from daskxml.records.verification import verify as verify_run
@@ -26,16 +26,13 @@ def report(options: Options) -> int:
     """Print when each run reached a level of a metric, and write a page about them."""
     runs = read_runs(options.runs)
     compared = Comparison.of(runs, options.metric or None, options.at)
-    metric, level = compared.metric, compared.level
     for run in runs:
         for problem in run.problems:
             print(f"daskxml: {run.name}: {problem}", file=sys.stderr)
     if options.json:
-        found = (
-            {} if level is None else {run.name: reach(run.history, metric, level) for run in runs}
-        )
+        found = {row["run"]: row["reached"] for row in compared.summary()}
         plain = {name: result and dataclasses.asdict(result) for name, result in found.items()}
-        print(json.dumps({"metric": metric, "level": level, "runs": plain}))
+        print(json.dumps({"metric": compared.metric, "level": compared.level, "runs": plain}))
         return 0
     page = compared.write(Path(options.out or compared.default_folder))
     print_comparison(compared)
@@ -57,7 +54,7 @@ def print_comparison(compared: Comparison) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     remarks = []
     for run, row in zip(compared.runs, compared.summary(), strict=True):
-        found, share = reach(run.history, compared.metric, compared.level), row["waiting_share"]
+        found, share = row["reached"], row["waiting_share"]
         table.add_row(run.name, *_cells(found), "-" if share is None else f"{share:.1%}")
         if remark := _remark(run, found):
             remarks.append(f"{run.name}: {remark}")

@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,7 +139,8 @@ def free_directory(stem: str) -> str:
 
 
 def simulate(options: Options) -> int:
-    """Simulate one run, or several beside each other, and print the outcome."""
+    """Train on workers whose time is virtual."""
+    from daskxml.local import Network
     from daskxml.local.calibration import fit_run
 
     fitted = fit_run(options.calibrate) if options.calibrate else None
@@ -148,40 +149,13 @@ def simulate(options: Options) -> int:
     speeds = options.speeds or (fitted.speeds if fitted else None)
     if speeds is None:
         raise ConfigError("no workers: give --speeds 1,0.9, or --calibrate DIR of a real run")
-    files = [options.config, *options.compare]
-    configs = {name: _resolve(options, file, {}) for name, file in _named(files)}
-    folders = {n: Path(options.out, n) if options.compare else Path(options.out) for n in configs}
-    for name, config in configs.items():
-        if _simulate(config, speeds, options, fitted, folders[name]).reason == "interrupt":
-            return INTERRUPTED
-    if options.compare:
-        from daskxml.cli.reports import print_comparison
-        from daskxml.observe.report import Comparison, read_runs
-
-        print_comparison(Comparison.of(read_runs(list(folders.values()))))
-    return 0
-
-
-def _named(files: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield run files with their folders' names: the stem, numbered if it occurs again."""
-    counts: dict[str, int] = {}
-    for file in files:
-        stem = Path(file).stem
-        counts[stem] = counts.get(stem, 0) + 1
-        yield (stem if counts[stem] == 1 else f"{stem}-{counts[stem]}"), file
-
-
-def _simulate(
-    config: RunConfig, speeds: Any, options: Options, fitted: Any, out: Path
-) -> daskxml.Run:
-    from daskxml.local import Network
-
+    config = _resolve(options, options.config, {})
     cost, pool_cost = _costs(options, fitted, config)
     network = _with(
         fitted.network if fitted else Network(),
         bandwidth_bytes_s=options.bandwidth, latency_s=options.latency, message_s=options.message,
     )  # fmt: skip
-    print(f"simulating {config.algorithm} in {out}", flush=True)
+    print(f"simulating {config.algorithm} in {options.out}", flush=True)
     with make_progress(f"daskxml {config.run.name}".rstrip()) as progress:
         done = daskxml.simulate(
             config,
@@ -190,11 +164,11 @@ def _simulate(
             network=network,
             pools=dict(options.pools) or ({} if options.speeds or not fitted else fitted.pools),
             pool_cost=pool_cost,
-            out=out,
+            out=options.out,
             on_event=progress,
         )
-    print_outcome(done, {"run": str(out)})
-    return done
+    print_outcome(done, {"run": options.out})
+    return INTERRUPTED if done.reason == "interrupt" else 0
 
 
 def _costs(options: Options, fitted: Any, config: RunConfig) -> tuple[Any, Any]:

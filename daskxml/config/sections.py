@@ -18,6 +18,27 @@ VECTORIZE = "vectorize"  # the stage that makes rows of documents
 METRICS = ("P", "nDCG", "PSP", "PSnDCG", "recall")
 
 
+def metric_rank(metric: str, name: str = "metric") -> int:
+    """Return the k of a metric.
+
+    Raises
+    ------
+    ConfigError
+        If the text is none, in the words of the setting of this name.
+
+    Examples
+    --------
+    >>> metric_rank("nDCG@3")
+    3
+    """
+    found = re.fullmatch(rf"({'|'.join(METRICS)})@([1-9]\d*)", str(metric))
+    if found is None:
+        known = ", ".join(METRICS)
+        problem = f"{name} = {metric!r}: must be one of {known} followed by @k, like P@1"
+        raise ConfigError(problem, name)
+    return int(found[2])
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunSection:
     """``[run]``: what is the run's own.
@@ -85,18 +106,12 @@ class TrainingSection:
     @property
     def target_rank(self) -> int:
         """The k of `target_metric`."""
-        return int(self.target_metric.partition("@")[2])
+        return metric_rank(self.target_metric, "target_metric")
 
     def __post_init__(self) -> None:
         check_ranges(self)
         self._check_class_weight()
-        metric = "|".join(METRICS)
-        if not re.fullmatch(rf"({metric})@[1-9]\d*", self.target_metric):
-            raise ConfigError(
-                f"target_metric = {self.target_metric!r}: must be one of "
-                f"{', '.join(METRICS)} followed by @k, like P@1",
-                "target_metric",
-            )
+        metric_rank(self.target_metric, "target_metric")
 
     def _check_class_weight(self) -> None:
         given = self.class_weight

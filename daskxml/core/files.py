@@ -56,6 +56,12 @@ def replacing(path: Path) -> Iterator[Path]:
             partial.unlink()
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8 to a file that is replaced whole; see `replacing`."""
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
 def replace_durably(source: Path, target: Path) -> None:
     """Rename a file over another so that not even a power cut leaves half of it.
 

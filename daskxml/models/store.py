@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from daskxml._version import __version__
 from daskxml.core.errors import ConfigError, ModelError
-from daskxml.core.files import replace_durably, replacing
+from daskxml.core.files import replace_durably, replace_text, replacing
 from daskxml.core.text import parse_json
 from daskxml.data.text import Vectorizer
 from daskxml.kernels.operands import Quantised
@@ -389,8 +389,7 @@ def _write_header(path: Path, header: ModelHeader, tensors: Path) -> None:
         "tensors": {"file": TENSORS_NAME, **_fingerprint(tensors)},
     }
     described["sha256"] = _signature(described)
-    with replacing(path) as partial:
-        partial.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+    replace_text(path, json.dumps(described, indent=2) + "\n")
 
 
 def _matching_header(directory: Path, verify: bool) -> ModelHeader:

@@ -359,20 +359,3 @@ def phases_chart(runs: Sequence[StoredRun]) -> Chart:
         x_label="seconds; computing and waiting are the mean worker's",
         bars={run.name: phases(run.history) for run in runs if run.history},
     )
-
-
-def worker_time_chart(run: StoredRun) -> Chart:
-    """Return how long every worker computed and waited while the others trained."""
-    totals = {
-        f"worker {name}": {
-            part: sum(
-                row["workers"][name].get(f"{key}_s", 0.0)
-                for row in run.history
-                if name in row["workers"]
-            )
-            for part, key in (("computing", "busy"), ("waiting", "idle"))
-        }
-        for name in run.workers[:MOST_WORKERS]
-    }
-    title = "Workers' time in training"
-    return Chart(name="worker_time", title=title, x_label="seconds", bars=totals or None)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from daskxml.core.errors import ConfigError, ModelError
-from daskxml.core.files import is_locked, read_json, replacing
+from daskxml.core.files import is_locked, read_json, replace_text
 from daskxml.core.text import cleaned, one_line, parse_json, printable
 from daskxml.core.work_stats import StageRecord
-from daskxml.observe.charts import MOST_WORKERS, comparison, worker_charts, worker_time_chart
+from daskxml.observe.charts import MOST_WORKERS, comparison, worker_charts
 from daskxml.observe.html import render
 from daskxml.observe.run_view import (
     NEAR_BEST,
@@ -105,7 +105,7 @@ class StoredRun:
 
 
 def read_runs(directories: Sequence[str | Path]) -> list[StoredRun]:
-    """Read runs, and all runs in folders of them, such as ``simulate --compare`` writes.
+    """Read runs, and all runs in folders of them.
 
     Raises
     ------
@@ -319,8 +319,7 @@ class Comparison:
             problem = f"{folder}: cannot be made ({error.strerror}); choose another --out"
             raise ModelError(problem) from error
         page = folder / PAGE
-        with replacing(page) as partial:
-            partial.write_text(self._page(), encoding="utf-8")
+        replace_text(page, self._page())
         return page
 
     def _page(self) -> str:
@@ -328,7 +327,7 @@ class Comparison:
         sections = [
             (
                 run,
-                [*worker_charts(run.course, run.workers[:MOST_WORKERS]), worker_time_chart(run)],
+                worker_charts(run.course, run.workers[:MOST_WORKERS]),
                 [
                     history_event(row, event)
                     for row in run.history
@@ -365,8 +364,6 @@ class Comparison:
         train_s = elapsed(run.history)[-1] if run.history else 0.0
         spent = phases(run.history)
         training_s = spent["computing"] + spent["waiting"]
-        found = reach(run.history, self.metric, self.level) if self.level is not None else None
-        reached = found if found is not None and found.is_reached else None
         return {
             "run": run.name,
             "strategy": run.config.get("strategy", {}).get("name"),
@@ -382,9 +379,7 @@ class Comparison:
             "waiting_share": spent["waiting"] / training_s if training_s else None,
             "last": run.metrics.get(self.metric),
             "best": best_value(run.history, self.metric),
-            "reached_s": reached and reached.train_s,
-            "reached_rows": reached and reached.rows,
-            "reached_megabatches": reached and reached.megabatch,
+            "reached": None if self.level is None else reach(run.history, self.metric, self.level),
         }
 
 

@@ -1,8 +1,8 @@
 """The hardware and software of a run: ``environment.json``, one object for each start.
 
-Under ``workers`` it has those of the workers since that start, equal ones in one group: their
-``names``, what `describe_machine` returns there, ``cores``, and ``gpu`` and ``driver`` where there
-is a GPU. Under ``stages`` it has how the rows came to the workers (`daskxml.core.work_stats`).
+Under ``workers`` it has those of the workers since that start, by their names: what
+`describe_machine` returns there, ``cores``, and ``gpu`` and ``driver`` where there is a GPU. Under
+``stages`` it has how the rows came to the workers (`daskxml.core.work_stats`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from daskxml._version import __version__
 from daskxml.core import hardware
-from daskxml.core.files import read_json, replacing
+from daskxml.core.files import read_json, replace_text
 
 ENVIRONMENT_FILE = "environment.json"
 PACKAGE = Path(__file__).parents[1]
@@ -40,7 +40,7 @@ _GIT_S = 5.0  # a repository on a slow disk must not hold a run up
 def describe() -> dict[str, Any]:
     """Describe this machine by its hardware, its software, and the source's commit.
 
-    It describes the machine that starts a run; `with_workers` adds those of the workers.
+    It describes the machine that starts a run; `daskxml.records.run_dir` adds those of the workers.
 
     Returns
     -------
@@ -82,31 +82,6 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def with_workers(
-    start: Mapping[str, Any], workers: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Return the record of a start with the hardware of more workers, by their names.
-
-    Examples
-    --------
-    >>> found = with_workers({}, {"0": {"cores": 2}, "1": {"cores": 2}, "2": {"cores": 4}})
-    >>> found["workers"]
-    [{'names': ['0', '1'], 'cores': 2}, {'names': ['2'], 'cores': 4}]
-    >>> with_workers(found, {"2": {"cores": 2}})["workers"]
-    [{'names': ['0', '1', '2'], 'cores': 2}]
-    """
-    known = {
-        name: {key: value for key, value in group.items() if key != "names"}
-        for group in start.get("workers", ())
-        for name in group["names"]
-    }
-    groups: dict[str, dict[str, Any]] = {}
-    for name, found in {**known, **workers}.items():
-        group = groups.setdefault(json.dumps(found, sort_keys=True), {"names": [], **found})
-        group["names"].append(name)
-    return {**start, "workers": list(groups.values())}
-
-
 def write_starts(directory: Path, starts: Sequence[Mapping[str, Any]]) -> None:
     """Replace the directory's record.
 
@@ -115,8 +90,7 @@ def write_starts(directory: Path, starts: Sequence[Mapping[str, Any]]) -> None:
     ModelError
         If it cannot be written.
     """
-    with replacing(directory / ENVIRONMENT_FILE) as partial:
-        partial.write_text(json.dumps(list(starts), indent=2) + "\n", encoding="utf-8")
+    replace_text(directory / ENVIRONMENT_FILE, json.dumps(list(starts), indent=2) + "\n")
 
 
 def read_starts(directory: Path) -> list[dict[str, Any]]:

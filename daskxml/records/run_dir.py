@@ -25,7 +25,7 @@ from typing import IO, Any
 
 from daskxml.config import RunConfig
 from daskxml.core.errors import ConfigError, ModelError
-from daskxml.core.files import LOCK_FILE, flush, lock_folder, replacing, unwritten
+from daskxml.core.files import LOCK_FILE, flush, lock_folder, replace_text, unwritten
 from daskxml.core.signals import defer_signals
 from daskxml.core.text import parse_json
 from daskxml.models.tensors import read_tensors
@@ -41,7 +41,6 @@ from daskxml.records.environment import (
     ENVIRONMENT_FILE,
     describe,
     read_starts,
-    with_workers,
     write_starts,
 )
 
@@ -164,14 +163,13 @@ class RunDir:
             If they cannot be written.
         """
         if self.path is not None:
-            with replacing(self.path / RUN_FILE) as partial:  # a resumed run has one already
-                partial.write_text(config.to_toml(), encoding="utf-8")
+            replace_text(self.path / RUN_FILE, config.to_toml())  # a resumed run has one already
             before = [] if self.checkpoint is None else read_starts(self.path)
             write_starts(self.path, [*before, describe()])
 
     def record_workers(self, workers: Mapping[str, Mapping[str, Any]]) -> None:
         """Record the hardware of the workers since the last start, by their names."""
-        self._amend(lambda start: with_workers(start, workers))
+        self._amend(lambda start: {**start, "workers": start.get("workers", {}) | dict(workers)})
 
     def record_stages(self, stages: Sequence[Mapping[str, Any]]) -> None:
         """Record how the rows of the last start came to the workers."""
@@ -226,8 +224,7 @@ def write_history(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     ModelError
         If it cannot be written; the old history is unchanged then.
     """
-    with replacing(path) as partial:
-        partial.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    replace_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def extend_history(path: Path, offset: int | None, rows: Iterable[Mapping[str, Any]]) -> list[int]:

@@ -84,8 +84,7 @@ def test_every_input_gives_the_rows_of_scikit_learn(client: Client, files: dict[
     bag = db.from_sequence(records(), npartitions=4)
     given = {
         "list": (TEXTS, NAMES, "text"),
-        "bag of pairs": (bag.map(lambda it: (it["text"], it["labels"])), None, "text"),
-        "bag": (bag, None, "text"),
+        "bag": (bag.to_dataframe(), None, "text"),
         "frame": (dd.from_pandas(frame, npartitions=3), None, "body"),
         **{kind: (path, None, "text") for kind, path in files.items()},
     }
@@ -195,7 +194,9 @@ def test_a_pipeline_of_texts_is_done_once_for_two_trainings_and_a_lost_worker(
 
     for _ in range(2):
         with Pipeline(folder, client=client, on_event=hear) as pipe:
-            documents = pipe.map(shouted, pipe.read_texts(bag), marker=str(tmp_path / "killed"))
+            documents = pipe.map(
+                shouted, pipe.read_texts(bag.to_dataframe()), marker=str(tmp_path / "killed")
+            )
             rows = pipe.drop_rare(pipe.vectorize(documents, min_df=2), least=2)
             first = pipe.train(TREE, rows, name="first")
             second = pipe.train(RUN, rows, name="second")
@@ -228,7 +229,7 @@ def test_wrong_documents_are_one_line(client: Client, tmp_path: Path) -> None:
         (["red"], {"labels": [[None]]}, "document 0: the label None: give names"),
         (["", "?"], {}, "none of 2 documents has a word"),
         (["red"], {"ngrams": 3}, "ngrams: is no setting of texts"),
-        (db.from_sequence([{"body": "red"}]), {}, "partition 0: item 0 is {'body': 'red'}: give"),
+        (db.from_sequence(["red"]), {}, "documents are a Bag: give files, .*bag.to_dataframe"),
         (null, {}, "null.jsonl:2: .*'text' is null"),
         (number, {}, "number.jsonl:1: .*'text' holds no texts"),
         (tmp_path / "no.jsonl", {}, "no such file"),

@@ -33,7 +33,6 @@ def test_here_everything_is_found(capsys):
         "Python",
         "distributed",
         "cores",
-        "BLAS",
         "GPUs",
         "kernels",
     ):

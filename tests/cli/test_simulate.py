@@ -45,23 +45,6 @@ def test_a_simulated_run_is_evaluated_like_a_real_one(files, tmp_path, capsys):
     assert "holds a run already" in capsys.readouterr().err
 
 
-def test_several_runs_beside_each_other(files, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    other = tmp_path / "slow.toml"
-    other.write_text("[strategy]\nlr = 0.01\n[training]\nepochs = 1\n")
-    options = ["--speeds", "1,0.5", "--compare", str(other), str(other), "--out", str(tmp_path)]
-    assert main(["simulate", "adaptive-sgd", *files, *options]) == 0
-    shown = capsys.readouterr().out.splitlines()
-    first = next(n for n, line in enumerate(shown) if line.startswith("P@1 of at least"))
-    rows = [line.split() for line in shown[first + 3 : first + 6]]
-    assert [row[0] for row in rows] == ["adaptive-sgd", "slow", "slow-2"]
-    assert max(map(len, shown[first : first + 6])) <= 80
-    assert rows[1][1:] == rows[2][1:]
-    found = max(row["metrics"].get("P@1", 0) for row in history(tmp_path / "adaptive-sgd"))
-    assert shown[first].rstrip() == f"P@1 of at least {0.95 * found:.4g}"
-    assert rows[0][-1].endswith("%")
-
-
 def test_a_run_calibrates_another(files, tmp_path, capsys):
     first, second = tmp_path / "first", tmp_path / "second"
     costs = ["--speeds", "1,0.5", "--cost", "1e-3,1e-4,0", "--jitter", "0"]
@@ -101,7 +84,6 @@ def test_a_pool_is_one_of_the_workers(files, tmp_path, capsys):
         (["--speeds", "1", "--cost", "1,2"], "not three numbers"),
         (["--speeds", "1", "--cost", "0,0,0"], "a batch costs no time"),
         (["--speeds", "1", "--bandwidth", "fast"], "'fast' is not a size"),
-        (["--speeds", "1", "--log", "paper"], "--log paper: no such logger; there are tensorboard"),
         (["--calibrate", "/nowhere"], "no history of a run here"),
     ],
 )

@@ -26,7 +26,7 @@ from daskxml.api.in_process import train_here
 from daskxml.api.run import Matrices, Run
 from daskxml.config import RunConfig
 from daskxml.core.errors import ConfigError, InputError, ModelError
-from daskxml.core.files import replacing
+from daskxml.core.files import replace_text
 from daskxml.core.text import parse_json
 from daskxml.data.side_files import row_weights
 from daskxml.models.kinds import kind_of
@@ -496,8 +496,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
             raise ConfigError(f"a parameter cannot be stored: {error}; use pickle") from error
         with folder_to_write(directory, overwrite) as folder:
             self.model_.save(folder, overwrite=overwrite)
-            with replacing(folder / ESTIMATOR_FILE) as partial:
-                partial.write_text(text, encoding="utf-8")
+            replace_text(folder / ESTIMATOR_FILE, text)
 
     @classmethod
     def load(cls, directory: str | Path) -> Self:

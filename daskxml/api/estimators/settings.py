@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ from sklearn.utils import check_random_state
 
 from daskxml.api.estimators.labels import LabelSet
 from daskxml.config import DEFAULT_RUN_FILE, RunConfig, load_run_config
-from daskxml.config.sections import METRICS
+from daskxml.config.sections import metric_rank
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.rows import label_csr
 from daskxml.metrics import MetricSums, metric_sums, propensities
@@ -53,26 +52,6 @@ _ONE_EPOCH = {
     "schedule.name": "constant",
     "data.validation": 0,
 }
-
-
-def metric_rank(metric: str) -> int:
-    """Return the k of a metric's name.
-
-    Raises
-    ------
-    ConfigError
-        If it is none.
-
-    Examples
-    --------
-    >>> metric_rank("nDCG@5")
-    5
-    """
-    found = re.fullmatch(rf"({'|'.join(METRICS)})@([1-9]\d*)", str(metric))
-    if found is None:
-        known = ", ".join(METRICS)
-        raise ConfigError(f"metric {metric!r}: must be one of {known} followed by @k, like P@5")
-    return int(found[2])
 
 
 def make_scorer(metric: str) -> partial[float]:

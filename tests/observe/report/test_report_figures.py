@@ -17,7 +17,7 @@ def runs(simulated):
 
 
 def worker_charts(run):
-    return [*figures.worker_charts(run.course, run.workers), figures.worker_time_chart(run)]
+    return figures.worker_charts(run.course, run.workers)
 
 
 def chart(charts, name):
@@ -82,13 +82,6 @@ def test_workers_have_lines_while_they_are_there(runs):
         there = [row for row in runs[0].history if name in row["workers"]]
         expected = [(row["megabatch"], row["workers"][name]["batch_rows"]) for row in there]
         assert [*pairs(line.finite)] == expected
-
-
-def test_time_of_workers_adds_up(runs):
-    found = chart(worker_charts(runs[1]), "worker_time")
-    train_s = sum(row["train_s"] for row in runs[1].history)
-    for bar in found.bars.values():
-        assert sum(bar.values()) == pytest.approx(train_s)
 
 
 def test_of_many_workers_the_first_are_shown(tmp_path):
