@@ -78,7 +78,7 @@ class RunHandle(RunRecord):
             with run_callbacks(on_event or notebook_progress(), on_megabatch) as publish:
                 return RunFollower(connected, found.run, publish).follow()
 
-    def stop(self, *, on_event: OnEvent | None = None, forget_it: bool = False) -> RunHandle:
+    def stop(self, *, forget_it: bool = False) -> RunHandle:
         """End the run at a merge, with a checkpoint if it has a directory; return once it is over.
 
         Parameters
@@ -93,7 +93,7 @@ class RunHandle(RunRecord):
         """
         with running_cluster(self.client, self.scheduler) as connected:
             found = find_run(self.run, _handles(connected))
-            follower = RunFollower(connected, found.run, on_event or ignore)
+            follower = RunFollower(connected, found.run, ignore)
             follower.call("daskxml_stop", reason="stop")
             follower.await_end()
             over = [each for each in _handles(connected) if each.run == found.run]

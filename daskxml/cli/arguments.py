@@ -247,8 +247,6 @@ _SERVING = (  # those of `daskxml.cli.serving.ServingSettings` have its defaults
     _takes("--request-bytes", type=positive, metavar="N", help="largest request"),
     _takes("--request-seconds", type=number, dest="request_s", metavar="S",
            help="time limit for receiving a request (default: 30)"),
-    _takes("--allow-reload", action="store_true", dest="allows_reload",
-           help="POST /reload loads a newer model, like SIGHUP"),
     _takes("--watch", type=number, dest="watch_s", metavar="S",
            help="interval of looking for a newer model in DIR (default: never)"),
 )  # fmt: skip

@@ -52,11 +52,11 @@ class ServedModel:
         ModelError
             If there is none, or it is damaged.
         """
+        version = version_of(directory)  # before the model: one written meanwhile is seen as new
         model = Model.load(directory, threads=1)
         model.warm_up()
-        names = model.header.feature_names
-        ids = {name: column for column, name in enumerate(names)}
-        return cls(model, version_of(directory), ids)
+        ids = {name: column for column, name in enumerate(model.header.feature_names)}
+        return cls(model, version, ids)
 
 
 def version_of(directory: Path) -> str:

@@ -103,7 +103,7 @@ async def _answer(server: Any, app: Any, listener: socket.socket) -> None:
     tasks = set()
 
     def reload() -> None:
-        tasks.add(task := asyncio.ensure_future(app.reload_or_tell()))
+        tasks.add(task := asyncio.ensure_future(app.reload()))
         task.add_done_callback(tasks.discard)
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)

@@ -31,7 +31,7 @@ from daskxml.models.rankings import Ids, Scores, empty_rows, named
 from daskxml.observe.html import TEMPLATES
 
 logger = logging.getLogger("daskxml.cli.serving")
-_PATHS = frozenset({"/predict", "/model", "/health", "/ready", "/metrics", "/reload"})
+_PATHS = frozenset({"/predict", "/model", "/health", "/ready", "/metrics"})
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _LAST = {"connection": "close"}  # the rest of the body is not read
@@ -198,8 +198,6 @@ class ServingSettings:
         explained in it is as little work.
     request_s
         Within which the headers of a request, and then its body, must be whole.
-    allows_reload
-        Whether ``POST /reload`` takes the model that is in the directory now.
     watch_s
         How often the directory is looked at for another model; 0: never.
     """
@@ -211,7 +209,6 @@ class ServingSettings:
     request_nonzeros: int = 1_000_000
     request_bytes: int = 16 * 2**20
     request_s: float = 30.0
-    allows_reload: bool = False
     watch_s: float = 0.0
 
 
@@ -245,8 +242,6 @@ def create_app(directory: str | Path, settings: ServingSettings | None = None) -
     api.get("/ready")(server.ready)
     api.get("/metrics", response_class=Response)(server.metrics)
     api.get("/docs", include_in_schema=False)(_page)
-    if settings.allows_reload:
-        api.post("/reload")(server.reload)
     for kind, answer in _ERRORS.items():
         api.add_exception_handler(kind, answer)
     api.add_middleware(Counted, count=server.count)
@@ -382,36 +377,28 @@ class Server:
         """Counters and times for Prometheus."""
         return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
 
-    async def reload(self) -> dict[str, Any]:
-        """Take the model that is in the directory now; requests under way keep theirs.
+    async def reload(self) -> None:
+        """Take the model that is in the directory, if it is another.
 
-        If it cannot be read, the current one stays.
+        Requests under way keep theirs. If it cannot be read, the log says why, and the current one
+        stays.
         """
         async with self._loading:
-            changed = not await asyncio.to_thread(self._is_current)
-            if changed:
+            if await asyncio.to_thread(version_of, self.directory) == self.served.version:
+                return
+            try:
                 self.served = await asyncio.to_thread(ServedModel.load, self.directory)
-                self._reloads.inc()
-                self._info.info({"version": self.served.version, "daskxml": __version__})
-                logger.info("model %s answers now", self.served.version)
-        return {"changed": changed, "version": self.served.version}
-
-    def _is_current(self) -> bool:
-        """Whether the directory still describes the current model."""
-        return version_of(self.directory) == self.served.version
-
-    async def reload_or_tell(self) -> None:
-        """Reload; a model that cannot be read is a line of the log, and the current one stays."""
-        try:
-            await self.reload()
-        except ModelError as error:
-            logger.error("the model stays: %s", error.message)
+            except ModelError as error:
+                logger.error("the model stays: %s", error.message)
+                return
+            self._reloads.inc()
+            self._info.info({"version": self.served.version, "daskxml": __version__})
+            logger.info("model %s answers now", self.served.version)
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self.settings.watch_s)
-            if not await asyncio.to_thread(self._is_current):
-                await self.reload_or_tell()
+            await self.reload()
 
     def count(self, path: str, status: int) -> None:
         """Count a request by its path and status."""
@@ -471,7 +458,7 @@ async def _page() -> Response:
 
 async def _problem(request: Request, error: Any) -> Response:
     """Answer for what the model, or the server, cannot do."""
-    return JSONResponse({"error": error.message}, 503 if isinstance(error, _LATER) else 422)
+    return JSONResponse({"error": error.message}, 503 if isinstance(error, BusyError) else 422)
 
 
 async def _invalid(request: Request, error: Any) -> Response:
@@ -492,9 +479,8 @@ async def _unexpected(request: Request, error: Any) -> Response:
     return JSONResponse({"error": "internal error; the server's log has more"}, 500)
 
 
-_LATER = ModelError, BusyError  # of no request
 _ERRORS: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
-    **dict.fromkeys((InputError, ConfigError, *_LATER), _problem),
+    **dict.fromkeys((InputError, ConfigError, BusyError), _problem),
     ValidationError: _invalid,
     HTTPException: _http,
     Exception: _unexpected,

@@ -112,9 +112,10 @@ def read_runs(directories: Sequence[str | Path]) -> list[StoredRun]:
     ModelError
         If a directory holds no run.
     """
-    found = list(dict.fromkeys(path for given in directories for path in find_runs(Path(given))))
-    names = name_runs([path.absolute() for path in found])
-    return [read_run(path, name) for path, name in zip(found, names, strict=True)]
+    paths = (path for given in directories for path in find_runs(Path(given)))
+    found = {path.absolute(): path for path in paths}
+    names = name_runs([*found])
+    return [read_run(path, name) for path, name in zip(found.values(), names, strict=True)]
 
 
 def find_runs(directory: Path) -> list[Path]:
@@ -140,19 +141,18 @@ def _holds_run(directory: Path) -> bool:
 
 
 def name_runs(paths: Sequence[Path]) -> list[str]:
-    """Return the shortest ends of the paths that are all different.
+    """Return the shortest ends that are all different, of paths that are.
 
     Examples
     --------
     >>> name_runs([Path("/runs/a/first"), Path("/runs/b/first"), Path("/runs/b/second")])
     ['a/first', 'b/first', 'b/second']
     """
-    most = max((len(path.parts) for path in paths), default=1)
-    for parts in range(1, most + 1):
+    parts, names = 0, list[str]()
+    while len(set(names)) < len(paths):
+        parts += 1
         names = ["/".join(path.parts[-parts:]) for path in paths]
-        if len(set(names)) == len(names):
-            return names
-    return [str(path) for path in paths]
+    return names
 
 
 def read_run(directory: Path, name: str) -> StoredRun:

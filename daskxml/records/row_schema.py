@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from daskxml.session.trace import LARGEST_INTEGER
@@ -49,17 +48,11 @@ def check_row(row: Any, *, complete: bool = True) -> None:
     for event in row.get("events", []):
         _check_kinds(event, {"kind": str}, complete)
     for name, worker in row.get("workers", {}).items():
-        with _located(f"worker {name}"):
+        try:
             _check_kinds(worker, _WORKER, complete)
             _check_leases(worker.get("leases", []), row.get("epoch", 0.0))
-
-
-@contextlib.contextmanager
-def _located(place: str) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
+        except ValueError as error:
+            raise ValueError(f"worker {name}: {error}") from None
 
 
 def _check_kinds(values: Any, kinds: Mapping[str, Any], complete: bool) -> None:

@@ -273,15 +273,13 @@ def read_history(path: Path) -> list[dict[str, Any]]:
         If the file is missing, or a line is no JSON object.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_bytes().splitlines()
     except OSError as error:
         raise ModelError(f"{path}: no history of a run here ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise ModelError(f"{path}: not a text file; the history is damaged") from None
     return [_parse_row(path, number, line) for number, line in enumerate(lines, 1)]
 
 
-def _parse_row(path: Path, number: int, line: str) -> dict[str, Any]:
+def _parse_row(path: Path, number: int, line: bytes) -> dict[str, Any]:
     with contextlib.suppress(ValueError):
         row = parse_json(line)
         if isinstance(row, dict):

@@ -76,6 +76,12 @@ class Command:
                 return
         raise AssertionError(f"none of {words}: {self.lines} {self.end()}")
 
+    def error(self, words: str) -> str:
+        """Read what it prints on stderr up to a line that starts with the words; return that."""
+        while not (line := self._errors.get(timeout=WITHIN_S)).startswith(words):
+            pass
+        return line
+
     def interrupt(self) -> None:
         """Do what Ctrl-C does: the signal goes to every process of the group."""
         os.killpg(self.pid, signal.SIGINT)

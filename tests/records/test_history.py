@@ -26,7 +26,7 @@ def test_written_appended_and_read(tmp_path):
         (b'{"a": 1}\n{"a"', ":2: not a JSON object"),
         (b'{"a": 1}\n3\n', ":2: not a JSON object"),
         (b'{"a": 1}\n\n', ":2: not a JSON object"),
-        (b"\xff\xfe\x00", ": not a text file"),
+        (b"\xff\xfe\x00", ":1: not a JSON object"),
     ],
 )
 def test_a_damaged_history_is_refused(tmp_path, content, place):
