@@ -204,8 +204,7 @@ def _fit_alternately(
 
 def _fit_network(history: History, messages: int) -> Network:
     """Find the bandwidth, if the history has it, and the time of a message."""
-    waited = (row for row in history if row["merge_s"] > 0.0 and not row.get("overlapped_s"))
-    merges = [row for row in waited if len(row["workers"]) > 1]
+    merges = [row for row in history if row["merge_s"] > 0.0 and len(row["workers"]) > 1]
     if not merges:
         return Network()
     took_s = np.array([row["merge_s"] for row in merges])

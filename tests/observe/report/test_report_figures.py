@@ -85,9 +85,11 @@ def test_workers_have_lines_while_they_are_there(runs):
 
 
 def test_of_many_workers_the_first_are_shown(tmp_path):
-    workers = {str(i): {"batch_rows": 10 * i, "weight": 0.01, "rows": 1} for i in range(40)}
-    rows = [{"megabatch": m, "rows": m, "train_s": 1.0, "merge_s": 0.0, "metrics": {},
-             "workers": workers} for m in (1, 2)]  # fmt: skip
+    rows = [
+        {"megabatch": m, "rows": m, "train_s": 1.0, "merge_s": 0.0, "metrics": {}, "workers": {
+            str(i): {"batch_rows": 10 * i + m, "weight": 0.01, "rows": 1} for i in range(40)}}
+        for m in (1, 2)
+    ]  # fmt: skip
     run = StoredRun(name="r", directory=tmp_path, history=tuple(rows))
     text = Comparison.of([run]).write(tmp_path).read_text()
     assert "40 workers, of which the charts show the first 24." in text

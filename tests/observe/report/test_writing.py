@@ -74,7 +74,7 @@ def test_the_page_has_all_of_both_runs(report, simulated):
 
 
 def test_the_page_has_the_charts_that_are_no_constant(report):
-    assert report.read_text().count("<figure>") == 14
+    assert report.read_text().count("<figure>") == 12
     assert "Always the same: Batch size 32; " in read(report)  # of Elastic SGD
 
 
