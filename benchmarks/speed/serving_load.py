@@ -75,8 +75,8 @@ async def at_rate(port: int, bodies: list[bytes], rate: float, seconds: float) -
     }  # fmt: skip
 
 
-async def with_reload(port: int, bodies: list[bytes], count: int, replace: Any) -> dict[str, Any]:
-    """Ask as fast as four connections can; ``replace`` gives the server another half-way."""
+async def with_reload(server: Any, port: int, bodies: Any, count: int, replace: Any) -> Any:
+    """Ask as fast as four connections can; the model is replaced half-way."""
     took: list[float] = []
     models: dict[str, int] = {}
     failed = left = 0
@@ -98,6 +98,7 @@ async def with_reload(port: int, bodies: list[bytes], count: int, replace: Any) 
         while left > count // 2:
             await asyncio.sleep(0.01)
         await asyncio.to_thread(replace)
+        server.send_signal(signal.SIGHUP)
 
     begun = time.perf_counter()
     await asyncio.gather(reload(), *(caller() for _ in range(4)))
@@ -150,11 +151,11 @@ def loaded(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
         while "answering at" not in (line := server.stdout.readline()):
             assert line, "the server has ended"
         port = int(line.split("/predict")[0].rpartition(":")[2])
-        replace = replacer(server, folder)
+        replace = replacer(folder)
         asyncio.run(at_rate(port, bodies, 50.0, 2.0))  # warm
         rows = [
             asyncio.run(at_rate(port, bodies, options.rate, options.seconds)),
-            asyncio.run(with_reload(port, bodies, options.requests, replace)),
+            asyncio.run(with_reload(server, port, bodies, options.requests, replace)),
         ]
     finally:
         server.terminate()
@@ -165,19 +166,14 @@ def loaded(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     return [{**row, "per_s": round(row["per_s"], 1)} for row in rows]
 
 
-def replacer(server: subprocess.Popen[str], folder: Path) -> Any:
-    """Return what writes another model over the one that answers, and tells the server."""
+def replacer(folder: Path) -> Any:
+    """Return what writes another model over the one that answers."""
     from daskxml.models.trained import Model
 
     model = Model.load(folder)
     bias = model.parameters["output.bias"] + np.float32(1)
     other = Model(model.header, {**model.parameters, "output.bias": bias}, model.label_counts)
-
-    def replace() -> None:
-        other.save(folder, overwrite=True)
-        server.send_signal(signal.SIGHUP)
-
-    return replace
+    return lambda: other.save(folder, overwrite=True)
 
 
 if __name__ == "__main__":
