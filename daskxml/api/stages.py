@@ -315,9 +315,9 @@ class RowStages:
         ----------
         source
             A file, glob or URL (a table with a column of texts, or a text with one on each line),
-            or a list of `pathlib.Path`; a list of texts; a Dask bag of texts, of pairs of a text
-            and its labels, or of dictionaries; or a Dask data frame. What are no lists of texts
-            have the labels in a column ``labels``, if any.
+            or a list of `pathlib.Path`; a list of texts; or a Dask data frame, as
+            ``bag.to_dataframe()`` is one. What are no lists of texts have the labels in a column
+            ``labels``, if any.
         labels
             For a list of texts: a list of each one's labels.
         column

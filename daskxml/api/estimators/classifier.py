@@ -300,7 +300,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         X, y
             Rows that `fit` has not seen, not even as an ``eval_set``.
         k, f1
-            See `daskxml.calibrate`.
+            See `daskxml.Model.calibrate`.
 
         Raises
         ------
