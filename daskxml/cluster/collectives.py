@@ -1,8 +1,8 @@
 """Commands for all workers of a run together: measuring norms, merges, gangs.
 
 Merges are atomic: every worker combines into a scratch model, and commits it only when all have the
-result. The loss of a worker before that undoes the merge, a later one does not. Gangs are atomic as
-well: one loss ends the gang on every worker.
+result: with what it does next (`WorkerHandle.uncommitted`). The loss of a worker before that undoes
+the merge, a later one does not. Gangs are atomic as well: one loss ends the gang on every worker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from daskxml.cluster.worker_group import (
     raise_first_failure,
     wait_for_loss,
 )
-from daskxml.core.work_stats import Means, merge_means
+from daskxml.core.work_stats import merge_means
 from daskxml.session.commands import (
     MeasureNorms,
     MergeReplicas,
@@ -42,7 +42,6 @@ from daskxml.strategies.protocol import Measured
 from daskxml.transport.communicator import CollectiveId, ProcessGroup
 
 ATTEMPTS = 4
-MESSAGE_FLOATS = 1 << 24  # above, a merge is a task: Dask regards workers without one as idle
 
 Batches = Sequence[Sequence[Span]]
 Fetch = Callable[[WorkerHandle, Batches], tuple[tasks.FetchedKeys, list[Future]]]
@@ -65,8 +64,6 @@ class Collectives:
 
     def __init__(self, group: WorkerGroup, parameters: int, fetch: Fetch) -> None:
         self.group, self.parameters, self._fetch = group, parameters, fetch
-        # The last generation that all workers received, the bytes sent for it, and its means.
-        self._merged: tuple[int, int, Means] = 0, 0, {}
         self._failed = 0  # gangs in a row that failed without a loss
         # The workers of the last merge, whose channels are open, and the merge's number.
         self._connected: tuple[list[WorkerHandle], int] = [], 0
@@ -87,6 +84,7 @@ class Collectives:
             worker.name: norm for worker in workers if (norm := worker.squared_norm) is not None
         }
         others = [worker for worker in workers if worker.name not in known]
+        await gather_by_name(others, map(self.group.commit, others))
         answers = await self.group.call_all(others, "daskxml_norm")
         if any_lost(answers):
             return None
@@ -97,20 +95,15 @@ class Collectives:
 
     async def _merge(self, command: MergeReplicas) -> Result | None:
         workers = [self.group.worker(name) for name in command.weights]
-        generation = command.generation
-        if self._merged[0] != generation:
-            answers = await self._combine(command, workers)
-            if answers is None:
-                return None
-            sent_bytes = [part.sent_bytes for part in answers.values()]
-            self.group.timeline.sent((worker.name for worker in workers), sent_bytes)
-            means = merge_means(part.result for part in answers.values())
-            self._merged = generation, sum(sent_bytes), means  # not undone from here on
-        committed = await self.group.call_all(workers, "daskxml_commit", generation=generation)
-        raise_first_failure(committed)
-        for worker in workers:
-            worker.generation, worker.squared_norm = generation, None
-        return MergeResult(*self._merged[1:])
+        answers = await self._combine(command, workers)
+        if answers is None:
+            return None
+        sent_bytes = [part.sent_bytes for part in answers.values()]
+        self.group.timeline.sent((worker.name for worker in workers), sent_bytes)
+        for worker in workers:  # not undone from here on
+            worker.generation = worker.uncommitted = command.generation
+            worker.squared_norm = None
+        return MergeResult(sum(sent_bytes), merge_means(it.result for it in answers.values()))
 
     async def _combine(
         self, command: MergeReplicas, workers: list[WorkerHandle]
@@ -138,9 +131,7 @@ class Collectives:
     async def _merge_on(
         self, worker: WorkerHandle, peers: ProcessGroup, command: MergeReplicas, rank: int
     ) -> Any:
-        """Let a worker take part: by a message, or by a task, which takes some 8 ms longer."""
-        if self.parameters > MESSAGE_FLOATS:
-            return await self.group.ask(worker, "merge", tasks.merge_replica, peers, command, rank)
+        """Let a worker take part."""
         values = {"peers": to_serialize(peers), "command": to_serialize(command), "rank": rank}
         with self.group.timeline.doing("merge", worker.name):
             return (await self.group.call(worker, "daskxml_merge", **values))["result"]

@@ -16,6 +16,7 @@ from daskxml.core import errors
 from daskxml.core.errors import ClusterError, DaskxmlError, InputError, lacks_memory
 
 Event = dict[str, Any]
+GATHER_S = 0.05  # of changes for an answer: answers for each would take time from short merges
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,12 +99,14 @@ class EventLog:
     async def read(self, since: int, version: int | None, timeout_s: float) -> dict[str, Any]:
         """Return events from number ``since`` on, waiting up to ``timeout_s`` for a change.
 
+        Changes soon after the first one are in the same answer.
         ``version`` is that of the last answer; None waits for events only, not for a new state.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while len(self.events) <= since and version in (None, self._version):
                     await self._changed.wait()
+                    await asyncio.sleep(GATHER_S)
         return {"events": self.events[since:], "status": self.status, "version": self._version}
 
     def _count_change(self) -> None:

@@ -1,8 +1,9 @@
 """Executes a session's commands as Dask tasks and messages.
 
-A lease is pinned to its worker, and reported through Dask's event log when it is done. Its future
-is then released at once: Dask would compute a held future again if its worker died. Commands for
-all workers together (norms, merges, gangs) are in `daskxml.cluster.collectives`.
+The leases of a worker are executed by one task, whose future is pinned to it. They come to it as
+messages, and are reported through Dask's event log when they are done; each also commits the merge
+before it. Commands for all workers together (norms, merges, gangs) are in
+`daskxml.cluster.collectives`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from distributed import Future
+from distributed.protocol import to_serialize
 
 from daskxml.cluster import worker_tasks as tasks
 from daskxml.cluster.collectives import Batches, Collectives
@@ -26,6 +28,7 @@ from daskxml.cluster.worker_group import (
     any_lost,
     raise_first_failure,
 )
+from daskxml.cluster.worker_plugin import LEASE
 from daskxml.core.errors import ClusterError, DaskxmlError
 from daskxml.records import checkpoint
 from daskxml.session.commands import (
@@ -55,13 +58,6 @@ class HandleLost:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskErred:
-    """A lease raised an exception, which its future holds."""
-
-    future: Future
-
-
-@dataclass(frozen=True, slots=True)
 class RunFailed:
     """An exception was raised that ends the run."""
 
@@ -73,7 +69,7 @@ class CandidateReady:
     """A worker has the global model and can join: `RunLoop.admit` follows."""
 
 
-Event = Result | HandleLost | TaskErred | RunFailed | CandidateReady
+Event = Result | HandleLost | RunFailed | CandidateReady
 
 
 class Executor:
@@ -117,7 +113,7 @@ class Executor:
         self.store: tuple[str, int] | None = None
         self.stored: tuple[dict[str, Any], str] | None = None
         self._seed, self._warn = seed, warn
-        self._leases: dict[int, tuple[WorkerHandle, Future]] = {}
+        self._leases: dict[int, WorkerHandle] = {}
         self._tasks = BackgroundTasks(self._deliver)
         self._collective: asyncio.Task[None] | None = None
         self._collectives = Collectives(group, session.parameters, self._fetch)
@@ -143,17 +139,30 @@ class Executor:
 
     # ---------------------------------------------------------------- leases
 
+    def employ(self, worker: WorkerHandle) -> None:
+        """Start the task that executes a worker's leases; without one it looks idle to Dask."""
+        self._start(worker, "leases", tasks.execute_leases, worker.info.process)
+
+    def _start(self, worker: WorkerHandle, what: str, task: Any, *args: Any) -> None:
+        """Start a task for leases, which ends with the worker, but not with its silence."""
+        future = self.group.submit(worker, what, task, self.group.run, *args)
+        patient = replace(worker, silent=asyncio.Event())
+        self._tasks.start(self.group.result(patient, future))
+
     def _lease(self, command: RunWork) -> None:
         worker = self.group.worker(command.workers[0])
         if worker.is_lost:  # the loss returns its rows; a later worker may be at its address
             return
         fetched, parts = self._fetch(worker, command.batches[0])
-        args = (self.group.run, worker.turns, command, fetched, parts)
-        # Dask does not keep the order of tasks that are submitted within a tenth of a second.
-        future = self.group.submit(worker, "lease", tasks.run_lease, *args, priority=-worker.turns)
+        lease = worker.turns, command, self.session.generation
+        if parts:
+            self._start(worker, "rows", tasks.bring_lease, lease, fetched, parts)
+        else:
+            message = {"op": LEASE, "run": self.group.run, "lease": to_serialize(lease)}
+            self.group.send(worker.address, message)
         worker.turns += 1
-        worker.squared_norm = None
-        self._leases[command.number] = worker, future
+        worker.uncommitted, worker.squared_norm = 0, None
+        self._leases[command.number] = worker
         self.group.timeline.lease_given(worker.name)
 
     def _fetch(
@@ -181,34 +190,21 @@ class Executor:
     def lease_ended(
         self, lease: int, busy_s: float = 0.0, squared_norm: float | None = None
     ) -> None:
-        """Release a lease's future; ``busy_s`` is how long it took, 0 if it was abandoned."""
+        """Forget a lease; ``busy_s`` is how long it took, 0 if it was abandoned."""
         if lease in self._leases:
-            worker, future = self._leases.pop(lease)
+            worker = self._leases.pop(lease)
             worker.squared_norm = squared_norm
-            future.release()
             self.group.timeline.lease_done(worker.name, busy_s)
-
-    def lease_of(self, key: str) -> Future | None:
-        """Return the future of a lease under way by its key, unless its worker was lost.
-
-        Dask may give the lease to the next worker at that address, which knows nothing of it.
-        """
-        leases = self._leases.values()
-        return next((f for worker, f in leases if f.key == key and not worker.is_lost), None)
 
     def remove(self, worker: str) -> bool:
         """Remove a lost worker and its leases; return whether the shared model is lost with it."""
         lost = self.group.worker(worker)
         self.group.forget(lost)
-        for lease in [n for n, (handle, _) in self._leases.items() if handle is lost]:
-            self.lease_ended(lease)  # else Dask keeps it waiting for the worker
+        for lease in [n for n, worker in self._leases.items() if worker is lost]:
+            self.lease_ended(lease)
         return bool(self.group.model_host) and not self.group.model_holders()
 
     # ------------------------------------------------------------ collectives
-
-    def has_collective(self) -> bool:
-        """Return whether a norm, a merge or a gang is being computed."""
-        return self._collective is not None and not self._collective.done()
 
     async def settle_collective(self) -> None:
         """Wait until the last collective is done, or undone."""

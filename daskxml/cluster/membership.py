@@ -204,6 +204,8 @@ class Membership(Admission):
         raise_first_failure(await gather_by_name(left, map(self.executor.load_rows, left)))
         await self._load_model(remaining(workers))
         self.group.workers = {worker.name: worker for worker in remaining(workers)}
+        for worker in self.group.workers.values():
+            self.executor.employ(worker)
         return [] if _any_lost(creators) else list(self.group.workers.values())
 
     async def _choose(self, present: Sequence[WorkerInfo]) -> list[WorkerHandle]:
@@ -243,13 +245,10 @@ class Membership(Admission):
         stored, generation = self.executor.stored, self.executor.session.generation
         if stored is not None:
             session, path = stored
-            local = session.get("local", {})
-            args = [
-                (self.group.run, path, generation, local.get(worker.name)) for worker in workers
-            ]
-            raise_first_failure(
-                await self.group.ask_each(workers, "start", tasks.load_checkpoint, args)
-            )
+            run, local = self.group.run, session.get("local", {})
+            args = [(run, path, generation, local.get(worker.name)) for worker in workers]
+            answers = await self.group.ask_each(workers, "start", tasks.load_checkpoint, args)
+            raise_first_failure(answers)
         for worker in workers:
             worker.generation = generation
 
@@ -257,6 +256,7 @@ class Membership(Admission):
         await super()._prepare(worker, present)
         await self._create_newcomer(worker, present)
         await self.executor.load_rows(worker)
+        self.executor.employ(worker)
         await self._copy_model(worker)
 
     async def _create_newcomer(self, worker: WorkerHandle, present: Sequence[WorkerInfo]) -> None:
@@ -278,7 +278,9 @@ class Membership(Admission):
         is_late = self.group.workers.get(worker.name) is worker
         while worker.silent.is_set() and not worker.is_lost:
             await asyncio.sleep(LOOK_S)
-        for donor in heard(self.executor.current()):
+        donors = heard(self.executor.current())
+        await gather_by_name(donors, map(self.group.commit, donors))
+        for donor in donors:
             args = (self.group.run, donor.address, is_late and worker.keeps_change)
             try:
                 copied = await self.group.ask(worker, "start", tasks.copy_model, *args)

@@ -30,7 +30,6 @@ from daskxml.cluster.executor import (
     Executor,
     HandleLost,
     RunFailed,
-    TaskErred,
 )
 from daskxml.cluster.membership import Admission, Membership, wait_for_worker
 from daskxml.cluster.worker_group import (
@@ -154,14 +153,8 @@ class RunDriver:
         if self.writer is not None:
             self.writer.worker_removed(address)
 
-    def task_failed(self, key: str) -> None:
-        """Note that a task raised an exception, if it is one of the run's leases."""
-        future = self.executor.lease_of(key) if self.executor else None
-        if future is not None:
-            self.events.put_nowait(TaskErred(future))
-
-    def task_done(self, key: str, address: str, busy_s: float) -> None:
-        """Note that a task is done: leases are reported instead."""
+    def task_ended(self, key: str, address: str, busy_s: float, has_failed: bool) -> None:
+        """Note that a task is done, or raised an exception; who waits for it learns of that."""
 
     def model_holder(self) -> WorkerHandle | None:
         """Return a worker that holds the model of a run that is over."""
@@ -393,8 +386,6 @@ class RunDriver:
 
     async def _handle(self, event: Event, loop: RunLoop) -> list[Command]:
         match event:
-            case TaskErred(future):
-                raise await future.exception()
             case RunFailed(error):
                 raise error
             case CandidateReady():
@@ -402,7 +393,7 @@ class RunDriver:
             case WorkResult() if self.executor is not None:
                 busy_s = event.ranks[0].busy_s
                 self.executor.lease_ended(event.number, busy_s, event.squared_norm)
-        assert not isinstance(event, HandleLost | TaskErred | RunFailed | CandidateReady)
+        assert not isinstance(event, HandleLost | RunFailed | CandidateReady)
         return loop.session.handle(event, time.monotonic())
 
     async def _lose(self, worker: WorkerHandle, loop: RunLoop) -> list[Command]:
@@ -429,18 +420,18 @@ class RunDriver:
         """
         losses: list[HandleLost] = []
         ends: list[Command] = []
-        while executor.has_collective() or not self.events.empty():
+        await executor.settle_collective()
+        while not self.events.empty():
+            event = self.events.get_nowait()
+            if isinstance(event, HandleLost):
+                losses.append(event)
+                continue
+            for command in await self._handle(event, loop):
+                if isinstance(command, EndRun):
+                    ends.append(command)
+                elif not isinstance(command, RunWork) or command.is_lease:
+                    executor.execute(command)
             await executor.settle_collective()
-            while not self.events.empty():
-                event = self.events.get_nowait()
-                if isinstance(event, HandleLost):
-                    losses.append(event)
-                    continue
-                for command in await self._handle(event, loop):
-                    if isinstance(command, EndRun):
-                        ends.append(command)
-                    elif not _is_gang(command):
-                        executor.execute(command)
         for loss in losses:
             self.events.put_nowait(loss)
         return ends
@@ -545,7 +536,3 @@ class RunDriver:
         self.group.workers, self.group.candidates = {}, {}
         while not self.events.empty():
             self.events.get_nowait()
-
-
-def _is_gang(command: Command) -> bool:
-    return isinstance(command, RunWork) and not command.is_lease

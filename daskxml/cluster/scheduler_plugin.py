@@ -12,6 +12,7 @@ import asyncio
 import time
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import dask
@@ -22,6 +23,7 @@ from daskxml.cluster.data_loading import RowHolders, ScatteredRows, SharedRows
 from daskxml.cluster.remote_model import HOLDERS
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.cluster.tree_driver import TreeDriver
+from daskxml.cluster.worker_group import LostBeforeAnswer
 from daskxml.cluster.worker_info import WorkerInfo, device_of, probe_workers
 from daskxml.cluster.worker_plugin import PLUGIN, TOPIC, RunWorkerPlugin
 from daskxml.config import load_run_config
@@ -118,7 +120,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
             client, run, resolved, rows, run_dir, checkpoint, is_detached, holders, stages or ()
         )
         driver.group.capabilities |= capabilities
-        driver.silence_s = self._silence_s
+        driver.silence_s, driver.group.send = self._silence_s, self.scheduler.worker_send
         for state in self.scheduler.workers.values():
             driver.worker_added(_info(state))
         self.drivers[run], self.owners[run] = driver, owner
@@ -182,10 +184,11 @@ class RunSchedulerPlugin(SchedulerPlugin):
     async def holder_of(self, run: str) -> dict[str, Any]:
         """Return the address of a worker that holds the model of a run that is over."""
         driver = self._driver(run)
-        handle = driver.model_holder()
-        if handle is None:
-            raise ClusterError("every worker was lost before the model was fetched")
-        return {"address": handle.address, "header": driver.header("").as_dict()}
+        while (handle := driver.model_holder()) is not None:
+            with suppress(LostBeforeAnswer):
+                await driver.group.commit(handle)
+                return {"address": handle.address, "header": driver.header("").as_dict()}
+        raise ClusterError("every worker was lost before the model was fetched")
 
     async def holders_of(self, run: str) -> list[str]:
         """Return the addresses of the workers that have a run's shared model in memory."""
@@ -289,16 +292,13 @@ class RunSchedulerPlugin(SchedulerPlugin):
 
     def transition(self, key: str, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
         """Pass on that a task failed or is done; the span of the runs forgets what Dask forgets."""
-        if finish == "memory" and start == "processing":
+        if finish == "erred" or (start, finish) == ("processing", "memory"):
             spans = kwargs.get("startstops") or ()
             busy_s = sum(
                 span["stop"] - span["start"] for span in spans if span["action"] == "compute"
             )
             for driver in self.drivers.values():
-                driver.task_done(key, kwargs.get("worker", ""), busy_s)
-        elif finish == "erred":
-            for driver in self.drivers.values():
-                driver.task_failed(key)
+                driver.task_ended(key, kwargs.get("worker", ""), busy_s, finish == "erred")
         elif finish == "forgotten" and self.scheduler.tasks[key].group.span_id in SPAN["ids"]:
             self._forget_groups(self.scheduler.tasks[key].group)
 

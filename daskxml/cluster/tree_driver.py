@@ -18,7 +18,7 @@ from typing import Any
 from distributed import Future, get_worker
 
 from daskxml.cluster.detached import KEEPERS, drop_model
-from daskxml.cluster.executor import HandleLost, RunFailed, TaskErred
+from daskxml.cluster.executor import HandleLost, RunFailed
 from daskxml.cluster.membership import Admission
 from daskxml.cluster.run_driver import MIN_WAIT_S, RunDriver
 from daskxml.cluster.worker_group import (
@@ -191,6 +191,11 @@ class DaskPool(TaskPool):
         else:
             self.done(task, name, event.busy_s)
 
+    def failed(self, key: str) -> None:
+        """Fetch the exception of a task, which ends the run unless another was first."""
+        if key in self.asked:
+            self._fetching.start(self._fetch(TaskDone(key, "", 0.0), self.asked[key].future))
+
     async def _fetch(self, event: TaskDone, future: Future) -> None:
         try:
             value = await result_of(future)
@@ -253,15 +258,14 @@ class TreeDriver(RunDriver):
 
     # ---------------------------------------------- called by the scheduler plugin
 
-    def task_failed(self, key: str) -> None:
-        """Note that a task raised an exception."""
-        if self.pool is not None and key in self.pool.asked:
-            self.events.put_nowait(TaskErred(self.pool.asked[key].future))
-
-    def task_done(self, key: str, address: str, busy_s: float) -> None:
-        """Note that a task of the run is done."""
-        if self.pool is not None and f"-{self.run}-" in key:
+    def task_ended(self, key: str, address: str, busy_s: float, has_failed: bool) -> None:
+        """Note that a task of the run is done, or raised an exception."""
+        if self.pool is None or f"-{self.run}-" not in key:
+            return
+        if not has_failed:
             self.events.put_nowait(TaskDone(key, address, busy_s))
+        else:
+            self.pool.failed(key)
 
     # ------------------------------------------------------------------ the run
 
@@ -332,9 +336,6 @@ class TreeDriver(RunDriver):
         match event:
             case TaskDone():
                 pool.ended(event)
-            case TaskErred(future):
-                if any(asked.future is future for asked in pool.asked.values()):
-                    raise await future.exception()
             case RunFailed(error):
                 raise error
             case StopRequest(reason):

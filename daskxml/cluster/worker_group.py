@@ -62,6 +62,8 @@ class WorkerHandle:
     generation, overtaken
         Generation of its global model, -1 before it has one; merges committed while it copied a
         model to join with.
+    uncommitted
+        The merge whose result it has, but was not told to commit; 0: none.
     squared_norm
         Of its replica after its last lease, if it is known and no merge has changed it since.
     speed, memory, shared
@@ -80,6 +82,7 @@ class WorkerHandle:
     turns: int = 0
     generation: int = -1
     overtaken: int = 0
+    uncommitted: int = 0
     squared_norm: float | None = None
     speed: float = 0.0
     memory: str = ""
@@ -135,6 +138,11 @@ class WorkerGroup:
         Name of the run; part of every key.
     warn
         Called with one line for the user.
+
+    Attributes
+    ----------
+    send
+        Sends a message to the worker at an address, in the order of its tasks and as reliably.
     """
 
     def __init__(
@@ -142,6 +150,7 @@ class WorkerGroup:
     ) -> None:
         self.client, self.run, self.warn = client, run, warn
         self.timeline = Timeline()
+        self.send: Callable[[str, dict[str, Any]], None] = lambda address, message: None
         self.workers: dict[str, WorkerHandle] = {}  # by name: taking part
         self.candidates: dict[str, WorkerHandle] = {}  # by address: preparing to join
         self.capabilities: dict[str, Capabilities] = {}  # by address, once probed
@@ -222,12 +231,30 @@ class WorkerGroup:
         """
         if worker.is_away:
             raise LostBeforeAnswer(worker.name)
-        future = self.submit(worker, what, task, *args)
+        if what != "end":  # else nobody needs the model
+            await self.commit(worker)
+        with self.timeline.doing(what, worker.name):
+            return await self.result(worker, self.submit(worker, what, task, *args))
+
+    async def result(self, worker: WorkerHandle, future: Future) -> Any:
+        """Return the result of a worker's task, and release its future.
+
+        Raises
+        ------
+        LostBeforeAnswer
+            If the worker is lost first.
+        """
         try:
-            with self.timeline.doing(what, worker.name):
-                return await self._unless_lost(worker, asyncio.ensure_future(result_of(future)))
+            return await self._unless_lost(worker, asyncio.ensure_future(result_of(future)))
         finally:
             future.release()
+
+    async def commit(self, worker: WorkerHandle) -> None:
+        """Let a worker commit the last merge, unless it was told to with a lease."""
+        if generation := worker.uncommitted:
+            await self.call(worker, "daskxml_commit", generation=generation)
+            if worker.uncommitted == generation:
+                worker.uncommitted = 0
 
     async def call(self, worker: WorkerHandle, handler: str, **values: Any) -> Any:
         """Call a message handler of the worker: quicker than a task, and answered while tasks run.

@@ -1,6 +1,6 @@
 """The worker plugin: a Dask worker's part in every run, and the messages that it answers.
 
-Leases of a run are executed in the order of their turns, however many threads the Dask worker has.
+A run's leases are executed in the order of their turns, in one task.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import Any
 
-from distributed import Worker, WorkerPlugin, get_worker, secede
+from distributed import Worker, WorkerPlugin, get_worker
 from distributed.protocol import to_serialize
 from distributed.utils import offload
 
@@ -24,19 +24,22 @@ from daskxml.kernels.registry import telling_of_compilation
 from daskxml.models.trained import WholeModel
 from daskxml.models.trees.fitting import TreeFitter
 from daskxml.records.run_dir import RunDir
-from daskxml.session.commands import MergeReplicas
+from daskxml.session.commands import MergeReplicas, RunWork
 from daskxml.transport.communicator import Communicator, ProcessGroup
 from daskxml.transport.handshake import CollectiveId
 from daskxml.worker.merge_program import merge_program
+from daskxml.worker.resident_rows import Fetched
 from daskxml.worker.shared_model import LocalStore, SharedModel
 from daskxml.worker.training_worker import TrainingWorker
 
 TOPIC = "daskxml"
 PLUGIN = "daskxml"
+LEASE = "daskxml_lease"
+Lease = tuple[int, RunWork, int]  # its turn, the work, and the merge that it follows
 
 
 class LeaseQueue:
-    """Gives the leases of a run, one at a time, access to its `TrainingWorker`.
+    """The leases that a run's `TrainingWorker` is given, in the order of their turns.
 
     Attributes
     ----------
@@ -52,35 +55,30 @@ class LeaseQueue:
     def __init__(self, worker: TrainingWorker, store: RemoteStore | None = None) -> None:
         self.worker, self.store = worker, store
         self.pushed: dict[str, int] = {}
-        self.turn, self.evaluation = threading.Condition(), threading.Semaphore()
-        self.next_lease, self.is_closed = 0, False
+        self.changed, self.evaluation = threading.Condition(), threading.Semaphore()
+        self._leases: dict[int, tuple[Lease, Fetched]] = {}  # by turn
+        self._taken, self.is_closed = 0, False
 
-    def acquire_turn(self, number: int) -> None:
-        """Wait until all leases before ``number`` are done.
+    def put(self, lease: Lease, fetched: Fetched) -> None:
+        """Add a lease; one whose rows are fetched may come after later ones."""
+        with self.changed:
+            self._leases[lease[0]] = lease, fetched
+            self.changed.notify_all()
 
-        A lease may start before an earlier one, whose rows are still being fetched: it then leaves
-        its slot in the Dask worker's thread pool to that one.
-        """
-        with self.turn:
-            is_early = self.next_lease != number
-        if is_early:
-            secede()
-        with self.turn:
-            self.turn.wait_for(lambda: self.is_closed or self.next_lease == number)
+    def take(self) -> tuple[Lease, Fetched] | None:
+        """Wait for the next lease; None once the run is over here."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.is_closed or self._taken in self._leases)
             if self.is_closed:
-                raise ClusterError("the run is over on this worker")
-
-    def release_turn(self) -> None:
-        """Let the next lease begin."""
-        with self.turn:
-            self.next_lease += 1
-            self.turn.notify_all()
+                return None
+            self._taken += 1
+            return self._leases.pop(self._taken - 1)
 
     def close(self) -> None:
-        """Make everything that waits fail, and close the worker with its shared model."""
-        with self.turn:
+        """End what waits for leases, and close the worker with its shared model."""
+        with self.changed:
             self.is_closed = True
-            self.turn.notify_all()
+            self.changed.notify_all()
         if self.store is not None:
             self.store.close()
         self.worker.close()
@@ -104,12 +102,15 @@ class RunWorkerPlugin(WorkerPlugin):
         self.models: dict[str, WholeModel] = {}
         self.fitters: dict[str, TreeFitter] = {}  # by run, of label trees
         # The last merge of each run: its result may be asked for twice.
-        self._merges: dict[str, tuple[CollectiveId, asyncio.Future[ProgramResult[Means]]]] = {}
+        self._merges: dict[
+            str, tuple[CollectiveId, asyncio.Future[list[ProgramResult[Means]]]]
+        ] = {}
         self.communicator = Communicator(worker)
         self._open = ExitStack()
         event = {"compiling": worker.address}
         self._open.enter_context(telling_of_compilation(lambda: worker.log_event(TOPIC, event)))
         worker.handlers |= self.handlers()
+        worker.stream_handlers[LEASE] = self.add_lease
 
     def handlers(self) -> dict[str, Any]:
         """Return the handlers of messages, which are answered while tasks run."""
@@ -180,6 +181,11 @@ class RunWorkerPlugin(WorkerPlugin):
             raise ClusterError(f"run {run} is not on this worker")
         return self.queues[run]
 
+    def add_lease(self, run: str, lease: Lease, fetched: Fetched | None = None) -> None:
+        """Let a lease be executed, unless the run is over here."""
+        if run in self.queues:
+            self.queues[run].put(lease, fetched or {})
+
     async def measure(self, run: str) -> float:
         """Return the squared norm of the replica."""
         worker = self.queues[run].worker
@@ -189,26 +195,20 @@ class RunWorkerPlugin(WorkerPlugin):
     async def merge(
         self, run: str, peers: ProcessGroup, command: MergeReplicas, rank: int
     ) -> dict[str, Any]:
-        """Take part in a merge; see `take_part`.
+        """Take part in a merge, whose result is left in ``scratch``.
 
         The message comes twice if the connection breaks before it is answered.
         """
         merge, result = self._merges.get(run, (None, None))
         if result is None or merge != peers.id:
-            result = asyncio.ensure_future(self.take_part(peers, command, rank))
-            self._merges[run] = peers.id, result
-        return {"result": to_serialize(await asyncio.shield(result))}
-
-    async def take_part(
-        self, peers: ProcessGroup, command: MergeReplicas, rank: int
-    ) -> ProgramResult[Means]:
-        """Take part in a merge, whose result is left in ``scratch``."""
-        worker = self.queue_of(peers.id.run).worker
-        program = merge_program(worker, command, rank, peers.hosts, peers.piece_floats)
-        (result,) = await self.communicator.run_programs(
-            peers.id, peers.addresses, {rank: program}, follows=peers.follows
-        )
-        return result
+            worker = self.queue_of(run).worker
+            program = merge_program(worker, command, rank, peers.hosts, peers.piece_floats)
+            part = self.communicator.run_programs(
+                peers.id, peers.addresses, {rank: program}, follows=peers.follows
+            )
+            self._merges[run] = peers.id, (result := asyncio.ensure_future(part))
+        (own,) = await asyncio.shield(result)
+        return {"result": to_serialize(own)}
 
     async def commit(self, run: str, generation: int) -> bool:
         """Make the merged model the global one."""

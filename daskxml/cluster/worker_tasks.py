@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from distributed import get_worker, secede
 
@@ -14,15 +14,15 @@ from daskxml.cluster.remote_model import RemoteStore
 from daskxml.cluster.worker_group import Created
 from daskxml.cluster.worker_plugin import (
     TOPIC,
+    Lease,
     LeaseQueue,
     queue_of,
     run_worker,
     worker_plugin,
 )
-from daskxml.collectives.messages import ProgramResult
 from daskxml.core.arrays import Array, Partition
 from daskxml.core.errors import ClusterError
-from daskxml.core.work_stats import Means, WorkStats, sum_stats
+from daskxml.core.work_stats import WorkStats, sum_stats
 from daskxml.data.rows import take_rows
 from daskxml.models.store import ModelHeader, write_model
 from daskxml.models.trained import WholeModel, calibrated
@@ -30,7 +30,6 @@ from daskxml.records import checkpoint
 from daskxml.session.commands import (
     Evaluate,
     EvaluationResult,
-    MergeReplicas,
     RunWork,
 )
 from daskxml.transport.channels.shm_arrays import shared_zeros
@@ -41,8 +40,6 @@ from daskxml.worker.resident_rows import span_rows
 from daskxml.worker.settings import WorkerSettings
 from daskxml.worker.shared_model import SharedHandle, SharedModel
 from daskxml.worker.training_worker import TrainingWorker
-
-Answer = TypeVar("Answer")
 
 QUICK_FLOATS = 1 << 20  # size of a model whose norm takes less than a hundredth of a lease
 GANG_TIMEOUTS = Timeouts(idle_s=600.0)  # a batch may take long
@@ -182,19 +179,29 @@ class ShardIds:
     test: tuple[int, ...]
 
 
-def run_lease(
-    run: str, turn: int, command: RunWork, spans: FetchedKeys, fetched: Sequence[Partition]
-) -> None:
-    """Execute a lease, and report it to the scheduler."""
+def execute_leases(run: str, process: str) -> None:
+    """Execute the leases of a worker as they come, and report each, until the run is over there.
+
+    Raises
+    ------
+    ClusterError
+        If the process is lost: Dask gives this to the next one at its address.
+    """
+    if process != get_worker().id:
+        raise ClusterError("the process that was to execute leases is lost")
     queue = queue_of(run)
-    queue.acquire_turn(turn)
-    try:
-        rows = dict(zip(spans.keys, fetched, strict=True))
+    secede()
+    while (taken := queue.take()) is not None:
+        (_, command, generation), rows = taken
+        queue.worker.commit(generation)
         work = sum_stats(queue.worker.lease(some, lr, rows) for some, lr in command.rated)
         message = {"run": run, "lease": command.number, "squared_norm": quick_norm(queue.worker)}
-    finally:
-        queue.release_turn()
-    get_worker().log_event(TOPIC, message | {"work": asdict(work)})
+        get_worker().log_event(TOPIC, message | {"work": asdict(work)})
+
+
+def bring_lease(run: str, lease: Lease, spans: FetchedKeys, fetched: Sequence[Partition]) -> None:
+    """Add a lease with rows that this worker does not hold."""
+    worker_plugin().add_lease(run, lease, dict(zip(spans.keys, fetched, strict=True)))
 
 
 def quick_norm(worker: TrainingWorker) -> float | None:
@@ -207,13 +214,6 @@ def quick_norm(worker: TrainingWorker) -> float | None:
 def fetch_rows(partition: Partition, span: FetchedKeys, stream_rows: int, seed: int) -> Partition:
     """Return a span's rows, in its order, for a worker that does not hold its shard."""
     return take_rows(partition, span_rows(span.keys[0], stream_rows, seed))
-
-
-async def merge_replica(
-    peers: ProcessGroup, command: MergeReplicas, rank: int
-) -> ProgramResult[Means]:
-    """Take part in a merge."""
-    return await worker_plugin().take_part(peers, command, rank)
 
 
 def run_gang(
@@ -237,12 +237,8 @@ def run_gang(
         if rank == 0:
             programs[len(peers.addresses)] = server_program(worker, command)
     work = worker_plugin().communicator.run_programs(peers.id, addresses, programs, GANG_TIMEOUTS)
-    return rank_stats(_on_loop(work))
-
-
-def _on_loop(work: Coroutine[Any, Any, Answer]) -> Answer:
-    """Run a coroutine on the Dask worker's event loop, and wait for it in a task's thread."""
-    return asyncio.run_coroutine_threadsafe(work, get_worker().loop.asyncio_loop).result()
+    done = asyncio.run_coroutine_threadsafe(work, get_worker().loop.asyncio_loop)
+    return rank_stats(done.result())
 
 
 def evaluate_pieces(

@@ -47,7 +47,7 @@ class WorkFailed:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """The merged model is committed on every worker.
+    """Every worker has the merged model, and commits it before all that follows.
 
     Attributes
     ----------

@@ -40,6 +40,7 @@ def merge_program(
     TrainingError
         If no rank is on the machine of the shared model.
     """
+    worker.commit(command.generation - 1)
     if worker.settings.strategy.shares_model:
         return (yield from _copy_shared_model(worker, rank, hosts))
     merge = _Merge(worker, command, rank, hosts, piece_size)

@@ -96,7 +96,7 @@ class TrainingWorker:
         self.replica, self.memory = self.runner.replica, self.runner.memory
         self._zeros: Callable[[int], Array] = zeros or self.kernels.zeros
         self.current, self.previous, self.scratch = map(self._zeros, [self.layout.size] * 3)
-        self._rotation = threading.Lock()  # a joining worker reads while others merge
+        self._rotation = threading.Lock()  # one commits, or sends its models, at a time
         self._arrays: dict[str, Array] = {}
 
     def close(self) -> None:
@@ -197,13 +197,13 @@ class TrainingWorker:
 
     def commit(self, generation: int) -> None:
         """Make the merged model in ``scratch`` the global one; the replica follows."""
-        if generation <= self.generation:
-            return  # a repeated message, or one that comes late
-        if generation != self.generation + 1:
-            raise TrainingError(f"merge {generation} cannot follow merge {self.generation}")
         settings, combine = self.settings, self.settings.config.combine
-        models = self.scratch, self.current, self.previous
         with self._rotation:
+            if generation <= self.generation:
+                return  # it was told before, or comes late
+            if generation != self.generation + 1:
+                raise TrainingError(f"merge {generation} cannot follow merge {self.generation}")
+            models = self.scratch, self.current, self.previous
             if combine.outer == "nesterov":
                 outer_memory(self.previous, self.scratch, combine.outer_momentum, self.kernels)
                 self.current, self.scratch = self.scratch, self.current
@@ -213,10 +213,10 @@ class TrainingWorker:
             else:
                 self.current, self.previous, self.scratch = models
             self.generation = generation
-        if not (settings.strategy.keeps_replicas or settings.steps_in_place):
-            self.kernels.copy(self.replica.flat, self.current)
-        if settings.state_on_merge == "reset":
-            self.replica.optimizer.reset()
+            if not (settings.strategy.keeps_replicas or settings.steps_in_place):
+                self.kernels.copy(self.replica.flat, self.current)
+            if settings.state_on_merge == "reset":
+                self.replica.optimizer.reset()
 
     def squared_norm(self) -> float:
         """Return the squared L2 norm of the replica."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
 
 import pytest
 
-from daskxml.cluster import worker_plugin
 from daskxml.cluster.worker_plugin import LeaseQueue
-from daskxml.core.errors import ClusterError
+from daskxml.session.commands import RunWork
 from daskxml.worker.training_worker import TrainingWorker
 
 WITHIN_S = 20
@@ -30,38 +28,24 @@ def queue() -> LeaseQueue:
     return LeaseQueue(Idle())
 
 
-@pytest.fixture
-def left(monkeypatch: pytest.MonkeyPatch) -> Event:
-    """Set when a lease has left its slot in the thread pool."""
-    event = Event()
-    monkeypatch.setattr(worker_plugin, "secede", event.set)
-    return event
+def lease(turn: int) -> tuple[int, RunWork, int]:
+    return turn, RunWork(turn, ("a",), ((),), (0.5,)), 0
 
 
-def test_a_lease_that_begins_too_early_waits_for_the_one_before(
-    queue: LeaseQueue, left: Event
-) -> None:
-    done: list[int] = []
-
-    def lease(number: int) -> None:
-        queue.acquire_turn(number)
-        done.append(number)
-        queue.release_turn()
-
+def test_a_lease_whose_rows_come_late_goes_before_later_ones(queue: LeaseQueue) -> None:
     with ThreadPoolExecutor() as threads:
-        early = threads.submit(lease, 1)
-        assert left.wait(WITHIN_S)
-        left.clear()
-        lease(0)
-        early.result(WITHIN_S)
-    assert done == [0, 1]
-    assert not left.is_set()
+        queue.put(lease(1), {})
+        first = threads.submit(queue.take)
+        assert not first.done()
+        queue.put(lease(0), {})
+        taken = [first.result(WITHIN_S), queue.take()]
+    assert taken == [(lease(0), {}), (lease(1), {})]
 
 
-def test_a_lease_that_waits_fails_when_the_queue_is_closed(queue: LeaseQueue, left: Event) -> None:
+def test_who_waits_for_a_lease_has_none_when_the_queue_is_closed(queue: LeaseQueue) -> None:
     with ThreadPoolExecutor() as threads:
-        early = threads.submit(queue.acquire_turn, 1)
-        assert left.wait(WITHIN_S)
+        waiting = threads.submit(queue.take)
         queue.close()
-        with pytest.raises(ClusterError, match="the run is over"):
-            early.result(WITHIN_S)
+        assert waiting.result(WITHIN_S) is None
+    queue.put(lease(0), {})
+    assert queue.take() is None

@@ -113,7 +113,9 @@ def test_a_session_ends_while_a_worker_is_created(monkeypatch: pytest.MonkeyPatc
     """Other tasks run beside that one where a process has several threads."""
     plugin, closed = RunWorkerPlugin(), list[Any]()
     monkeypatch.setattr(worker_plugin, "Communicator", lambda worker: None)
-    plugin.setup(cast("Any", SimpleNamespace(handlers={}, address="", log_event=print)))
+    plugin.setup(
+        cast("Any", SimpleNamespace(handlers={}, stream_handlers={}, address="", log_event=print))
+    )
     removals = plugin.removals["run"]  # where the old session's worker begins
     old: Any = SimpleNamespace(close=lambda: closed.append(old))
     new: Any = SimpleNamespace()

@@ -15,7 +15,6 @@ from distributed import Client, LocalCluster, Worker
 
 import daskxml
 import harness.replay as replay
-from daskxml.cluster import collectives
 from daskxml.core.errors import TrainingError
 from daskxml.data.blocks import read_header
 from daskxml.data.formats import plan_files, read_block
@@ -274,11 +273,9 @@ def count_messages(dask_worker: Worker) -> None:
     handshake.connect_to, RunWorkerPlugin.measure = counted_connect_to, counted_measure  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("most_floats", [collectives.MESSAGE_FLOATS, 0], ids=["message", "task"])
 def test_merges_use_links_that_stay_until_the_end(
-    patched: Client, data: Data, values: Values, most_floats: int, monkeypatch: pytest.MonkeyPatch
+    patched: Client, data: Data, values: Values
 ) -> None:
-    monkeypatch.setattr(collectives, "MESSAGE_FLOATS", most_floats)
     patched.run(count_messages)
     run = daskxml.train(values, client=patched, train=data["train"])
     assert len(run.history) == 8

@@ -143,22 +143,19 @@ class FakeMember:
     def __init__(self) -> None:
         self.turn, self.generation, self.is_closed = 0, 0, False
         self.rows: Counter[Any] = Counter()  # since the last merge
+        self._leases: dict[int, Any] = {}
         self._changed = Signal()
 
-    async def acquire_turn(self, turn: int) -> None:
-        """Wait for a turn."""
-        await self._changed.until(lambda: self.is_closed or self.turn == turn)
-        self.check_open()
-
-    def check_open(self) -> None:
-        """Raise an error if the session is over."""
-        if self.is_closed:
-            raise ClusterError("the run is over on this worker")
-
-    def release_turn(self) -> None:
-        """Let the next lease begin."""
-        self.turn += 1
+    def put(self, lease: Any) -> None:
+        """Add a lease."""
+        self._leases[lease[0]] = lease
         self._changed.notify()
+
+    async def take(self) -> Any:
+        """Wait for the next lease; None if the session is over."""
+        await self._changed.until(lambda: self.is_closed or self.turn in self._leases)
+        self.turn += 1
+        return None if self.is_closed else self._leases.pop(self.turn - 1)
 
     def close(self) -> None:
         """End the leases that wait."""
@@ -221,7 +218,7 @@ class FakeWorker:
 
     async def run(self, task: str, args: tuple[Any, ...]) -> Any:
         """Run a task in the only thread, unless it is one that leaves it while it waits."""
-        if task in ("run_lease", "merge_replica", "run_gang"):
+        if task in ("execute_leases", "run_gang"):
             return await self._run(task, args)
         async with self._thread:
             return await self._run(task, args)
@@ -272,21 +269,22 @@ class FakeWorker:
             self.member.rows = Counter()
         return generation, True
 
-    async def run_lease(self, run: str, turn: int, command: Any, *fetched: Any) -> None:
+    async def execute_leases(self, run: str, process: str) -> None:
         member = self.member
-        await member.acquire_turn(turn)
-        await self.dask.script.before(self.dask, self, "lease")
-        member.check_open()
-        for batch in command.batches[0]:
-            member.rows.update(rows_of(batch))
-        member.release_turn()
-        norm, rows = self.dask.rng.choice([1.0, None]), command.rows_of(0)
-        work = WorkStats(rows, 1, 1.0, rows, busy_s=0.01)
-        self.dask.driver.lease_reported(WorkResult(command.number, (work,), norm))
+        while (lease := await member.take()) is not None:
+            _, command, generation = lease
+            self._commit(generation)
+            await self.dask.script.before(self.dask, self, "lease")
+            if member.is_closed:
+                return
+            for batch in command.batches[0]:
+                member.rows.update(rows_of(batch))
+            norm, rows = self.dask.rng.choice([1.0, None]), command.rows_of(0)
+            work = WorkStats(rows, 1, 1.0, rows, busy_s=0.01)
+            self.dask.driver.lease_reported(WorkResult(command.number, (work,), norm))
 
-    async def merge_replica(self, peers: Any, command: Any, rank: int) -> ProgramResult[Any]:
-        await self._take_part(peers)
-        return ProgramResult(result={}, busy_s=0.0, sent_bytes=1)
+    async def bring_lease(self, run: str, lease: Any, *fetched: Any) -> None:
+        self.member.put(lease)
 
     async def run_gang(self, peers: Any, command: Any, rank: int, *fetched: Any) -> WorkStats:
         member = self.member
@@ -344,14 +342,23 @@ class FakeWorker:
     async def daskxml_norm(self) -> float:
         return 1.0
 
+    async def daskxml_lease(self, lease: Any) -> None:
+        if self._member is not None:
+            self._member.put(lease.data)
+
     async def daskxml_merge(self, peers: Any, command: Any, rank: int) -> dict[str, Any]:
-        return {"result": await self.merge_replica(peers.data, command.data, rank)}
+        self._commit(command.data.generation - 1)
+        await self._take_part(peers.data)
+        return {"result": ProgramResult(result={}, busy_s=0.0, sent_bytes=1)}
 
     async def daskxml_commit(self, generation: int) -> int:
-        if self.member.generation != generation:
+        self._commit(generation)
+        return 0
+
+    def _commit(self, generation: int) -> None:
+        if self.member.generation < generation:
             rows = self.member.commit(generation)
             self.dask.committed(generation, self._next, self.name, rows)
-        return 0
 
     async def daskxml_abort(self, number: int) -> bool:
         self._aborted = max(self._aborted, number)
@@ -469,10 +476,10 @@ class VirtualDask:
         if not workers:
             answer.set_result(True)
         elif worker := self.alive(workers[0]):
-            self.start(self._work(worker, worker.run(task.__name__, args), key, answer))
+            self.start(self._work(worker, worker.run(task.__name__, args), answer))
         return FakeFuture(key, answer)
 
-    async def _work(self, worker: FakeWorker, work: Any, key: str, answer: Any) -> None:
+    async def _work(self, worker: FakeWorker, work: Any, answer: Any) -> None:
         task = worker.start(work)
         await asyncio.wait({task})
         await asyncio.sleep(self.script.delay_s())
@@ -482,9 +489,13 @@ class VirtualDask:
         if error is not None:
             answer.set_exception(error)
             answer.exception()
-            self.driver.task_failed(key)
         else:
             answer.set_result(task.result())
+
+    def send_lease(self, address: str, message: dict[str, Any]) -> None:
+        """Send a lease to a worker, and do not wait for it."""
+        if worker := self.alive(address):
+            worker.start(worker.answer(message["op"], {"lease": message["lease"]}))
 
     def rpc(self, address: str) -> Any:
         """Return what sends messages to a worker."""
@@ -540,6 +551,7 @@ def train(
 
     async def drive() -> None:
         dask.driver = RunDriver(dask, "run", config, ScatteredRows(), "run-dir")
+        dask.driver.group.send = dask.send_lease
         for number in range(workers):
             dask.add_worker(str(number))
         await dask.driver.drive()

@@ -22,6 +22,7 @@ from daskxml.records.checkpoint import checkpoints, read_checkpoint, read_tree, 
 from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE, read_history
 from daskxml.session.ledger import Ledger, Span
 from daskxml.worker.resident_rows import span_rows
+from daskxml.worker.training_worker import TrainingWorker
 from harness.faults.counting import LABELS, ROWS, TEST, TRAIN, precision, whole_tree
 from harness.faults.machines import Cluster, Worker
 from harness.records import check_trees, objections
@@ -83,6 +84,7 @@ class Truth:
         self._dealt: int | None = None  # leases when the run was stopped
         self._read = 0  # events
         self._seen: list[Counter[Any]] = []  # of each published row
+        self._unchecked: list[tuple[RunDriver, dict[str, Any]]] = []  # rows before their model
 
     def begin(self, driver: RunDriver, checkpoint: str | None) -> None:
         """Begin with a new scheduler."""
@@ -117,6 +119,7 @@ class Truth:
         self._before.append(list(self.rows))
         self._has_gone_back = True
         del self.rows[megabatches:], self._seen[megabatches:]
+        self._unchecked = [it for it in self._unchecked if it[1]["megabatch"] <= megabatches]
 
     def is_history(self, rows: list[str], *, may_be_old: bool) -> bool:
         """Whether a user has got the run's rows, or those that it had before it was resumed."""
@@ -124,20 +127,21 @@ class Truth:
 
     # ------------------------------------------------------- after every event
 
-    def committed(self, worker: Worker, generation: int) -> None:
-        """Check that workers that commit one merge have one model."""
-        driver = self.cluster.driver
+    def committed(self, worker: Worker, trained: TrainingWorker) -> None:
+        """Check that workers that commit one merge have one model, and the row of that merge."""
+        driver, generation = self.cluster.driver, trained.generation
         queue = worker.plugin.queues.get(driver.run)
         self._follow_session(driver)
-        if queue is None or queue.worker.generation != generation:
+        if queue is None or queue.worker is not trained:
             return
-        model, known = model_of(queue.worker), self.models.setdefault(generation, {})
+        model, known = model_of(trained), self.models.setdefault(generation, {})
         both = known.keys() & model.keys()
         require(
             all(np.array_equal(known[name], model[name]) for name in both),
             f"the models of merge {generation} differ between workers",
         )
         known |= model
+        self._check_models()
 
     def _follow_session(self, driver: RunDriver) -> None:
         session = getattr(driver, "session", None)
@@ -147,6 +151,7 @@ class Truth:
                 if n > begun:  # a checkpoint of it may be there, which nobody acknowledged
                     self._given_up.setdefault(n, []).append(model)
             self.models = {n: model for n, model in self.models.items() if n <= begun}
+            self._unchecked.clear()
 
     def check(self) -> None:
         """Check what holds between any two events of the scheduler."""
@@ -173,7 +178,7 @@ class Truth:
         executor, group = driver.executor, driver.group
         if executor is None or executor.session.stage in ("idle", "lost", "over"):
             return
-        for lease, (handle, _) in executor._leases.items():
+        for lease, handle in executor._leases.items():
             is_owned = group.workers.get(handle.name) is handle
             require(is_owned, f"lease {lease} is with {handle.name}, which takes no part")
         session = executor.session
@@ -237,8 +242,17 @@ class Truth:
             whole += self._not_merged(driver.session.ledger)
             for epoch in range(last):
                 require(whole[epoch] == ROWS, f"rows of epoch {epoch} were forgotten")
-        self._check_model(driver, row, {n: [r for _, r in part] for n, part in parts.items()})
-        self._check_metrics(row)
+        self._unchecked.append((driver, row))
+        self._check_models()
+
+    def _check_models(self) -> None:
+        """Check the rows whose merge some worker has committed: it does with what follows."""
+        known = [it for it in self._unchecked if it[1]["megabatch"] in self.models]
+        self._unchecked = [it for it in self._unchecked if it not in known]
+        for driver, row in known:
+            parts = {n: [r for _, r in part] for n, part in self._rows_of(row).items()}
+            self._check_model(driver, row, parts)
+            self._check_metrics(row)
 
     def _check_metrics(self, row: dict[str, Any]) -> None:
         """An evaluation has each test row once, by the model that was committed."""

@@ -217,6 +217,7 @@ class Worker(Process):
         self.info = WorkerInfo(name, address, WorkerDevice(pool_threads))
         self.files = Files()
         self.handlers: dict[str, Any] = {}
+        self.stream_handlers: dict[str, Any] = {}
         self.connection_args: dict[str, Any] = {}
         self.loop = SimpleNamespace(asyncio_loop=cluster.loop)
         self.comms: dict[Comm, None] = {}
@@ -225,6 +226,7 @@ class Worker(Process):
         self.slots = cluster.slots
         self.died = cluster.loop.create_future()
         self.stream_s = 0.0  # when what it has sent to the scheduler arrives
+        self.told_s = 0.0  # when what the scheduler has sent to it does
         self.plugin = RunWorkerPlugin()
         self.plugins = {PLUGIN: self.plugin}
         self.context.run(self.plugin.setup, self)
@@ -360,13 +362,14 @@ class Scheduler(Process):
 
     security = None
 
-    def __init__(self, loop: VirtualLoop) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         super().__init__("scheduler")
+        self.worker_send = cluster.tell
         self.handlers: dict[str, Any] = {}
         self.workers: dict[str, Any] = {}
         self.clients: set[str] = set()
         self.plugin = RunSchedulerPlugin()
-        self.died = loop.create_future()
+        self.died = cluster.loop.create_future()
 
 
 class Cluster:
@@ -382,11 +385,7 @@ class Cluster:
         None while there is none.
     driver
         That of the scheduler's run, also when this is over; None before.
-    committed
-        Called with a worker that has committed a merge, and the merge's generation.
     """
-
-    committed: Callable[[Worker, int], None]
 
     def __init__(
         self, loop: VirtualLoop, rng: Any, step: Callable[[str, Process], None], case: Any
@@ -461,7 +460,7 @@ class Cluster:
 
     async def start_scheduler(self, watcher: Callable[[Any], None]) -> None:
         """Start a scheduler; ``watcher`` is called with the driver of its run."""
-        scheduler = self.scheduler = Scheduler(self.loop)
+        scheduler = self.scheduler = Scheduler(self)
         plugin = scheduler.plugin
         await self.loop.create_task(plugin.start(scheduler), context=scheduler.context)
         plugin._client = self
@@ -487,6 +486,19 @@ class Cluster:
         worker.stream_s = max(worker.stream_s, self.loop.now_s + self.delay_s(worker))
         if (scheduler := self.scheduler) is not None:
             self.loop.call_at(worker.stream_s, action, *args, context=scheduler.context)
+
+    def tell(self, address: str, message: dict[str, Any]) -> None:
+        """Send a message to a worker, which arrives after all that were sent to it before."""
+        worker = self.workers[address]
+        worker.told_s = max(worker.told_s, self.loop.now_s + self.delay_s(self.scheduler))
+        self.loop.call_at(worker.told_s, self._told, worker, message, context=worker.context)
+
+    def _told(self, worker: Worker, message: dict[str, Any]) -> None:
+        values = plain(message)
+        operation = values.pop("op")
+        self.step(operation, worker)
+        if not worker.is_dead and operation in worker.stream_handlers:
+            worker.stream_handlers[operation](**values)
 
     def logged(self, message: Any) -> None:
         """Pass on an event of a worker."""
@@ -527,8 +539,6 @@ class Cluster:
         if self.early.pop(target.name, 0):
             raise CommClosedError("the connection broke while the message was handled")
         await asyncio.wait({work, target.died}, return_when=asyncio.FIRST_COMPLETED)
-        if handler == "daskxml_commit" and work.done() and not target.is_dead:
-            self.committed(target, values["generation"])
         await asyncio.sleep(self.delay_s(target))
         if not work.done() or work.cancelled():
             raise CommClosedError("the connection broke")
@@ -609,8 +619,9 @@ class Cluster:
                 self.rng.choice(able).submit(task)
             else:
                 self.loop.call_later(0.25, self._place, task)
-        elif there is not None:
-            there.submit(task)
+        elif there is not None:  # after the messages to it that were sent before
+            there.told_s = max(there.told_s, self.loop.now_s)
+            self.loop.call_at(there.told_s, there.submit, task, context=there.context)
         else:
             self.waiting[task] = None
 

@@ -55,7 +55,7 @@ KINDS = {  # how often, and in words
 MOMENTS = (
     "create_worker", "copy_model", "fetch_rows", "load_checkpoint", "store_checkpoint",
     "store_local", "store_model", "remove_worker", "release_directory", "lock_directory",
-    "begin_directory", "write_rows", "evaluate_pieces", "run_gang", "run_lease", "report",
+    "begin_directory", "write_rows", "evaluate_pieces", "run_gang", "daskxml_lease", "report",
     "fit_piece", "put_together", "rank_block", "store_tree", "keep_trees",
     "daskxml_merge", "daskxml_commit", "daskxml_norm", "daskxml_models",
     "daskxml_abort", "daskxml_close", "rename 00", "fsync 00", "open 00", "remove 00",

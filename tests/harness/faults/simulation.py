@@ -43,6 +43,7 @@ from daskxml.transport import endpoint, handshake
 from daskxml.transport.channels import shared_memory, shm_arrays
 from daskxml.worker import batch_runner, replica
 from daskxml.worker.shared_model import SharedModel
+from daskxml.worker.training_worker import TrainingWorker
 from harness.faults import clients, counting, machines, sockets
 from harness.faults.clients import User
 from harness.faults.counting import (
@@ -160,6 +161,17 @@ class Simulation:
             under_way = [run.run for run in runs if not run.event_log.is_over]
             require(len(under_way) <= 1, f"runs {under_way} are under way in one directory")
             self.truth.check()
+        except Violated as problem:
+            self._problem = self._problem or problem
+            self._lost_power.set()
+
+    def committed(self, trained: TrainingWorker) -> None:
+        """Check what a worker has committed."""
+        worker = machines.get_worker()
+        if worker.is_dead or self.cluster.driver is None:
+            return
+        try:
+            self.truth.committed(worker, trained)
         except Violated as problem:
             self._problem = self._problem or problem
             self._lost_power.set()
@@ -306,7 +318,6 @@ class Simulation:
     def _keep_account(self) -> None:
         kind = TreeTruth if self.case.strategy == TREES else Truth
         self.truth = kind(self.cluster, self.config.run.seed, self.case.is_replicated)
-        self.cluster.committed = self.truth.committed
 
     async def _start(self, checkpoint: str | None) -> str:
         """Start a scheduler, workers and a user with the run; return how it ended."""
@@ -493,12 +504,19 @@ def _loader(is_replicated: bool) -> Any:
 @contextmanager
 def _seams(simulation: Simulation) -> Any:
     """Put the cluster's code on virtual machines."""
-    case = simulation.case
+    case, commit = simulation.case, TrainingWorker.commit
+
+    def noted(trained: TrainingWorker, generation: int) -> None:
+        before = trained.generation
+        commit(trained, generation)
+        if trained.generation != before:
+            simulation.committed(trained)
+
     with ExitStack() as stack:
         for module, names in (
             (run_driver, {"load": _loader(case.is_replicated)}),
             (membership, {"probe_process": machines.probe}),
-            (worker_plugin, {"get_worker": machines.get_worker, "secede": machines.secede,
+            (worker_plugin, {"get_worker": machines.get_worker,
                              "offload": asyncio.to_thread,
                              "telling_of_compilation": lambda _: nullcontext()}),
             (worker_tasks, {"get_worker": machines.get_worker, "secede": machines.secede,
@@ -509,6 +527,7 @@ def _seams(simulation: Simulation) -> Any:
             (endpoint, {"select": sockets.VirtualSelect()}),
             (shm_arrays, {"_forget": sockets.forget_array}),
             (SharedModel, {"__init__": sockets.note_shared}),
+            (TrainingWorker, {"commit": noted}),
             (batch_runner, {"Replica": counting.CountingReplica}),
             (replica, {"Mlp": counting.NoNetwork, "takes_row_steps": lambda *_: False}),
             (fitting, {"TreeRows": counting.tree_rows, "fit_blocks": counting.fit_slowly}),
