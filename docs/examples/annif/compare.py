@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -170,8 +171,15 @@ def main() -> None:
         known = sorted({name for found in parts.values() for _, names in found for name in names})
         host.run("load-vocab", "subjects", host.write_vocabulary(known), "--language", "en")
         _, start = host.run("list-projects")
+        versions = {name: version(name) for name in ("annif", "omikuji")}
         sizes = {"train_rows": TRAIN_ROWS, "test_rows": TEST_ROWS, "subjects": len(known)}
-        found: dict[str, Any] = {"machine": describe(), **sizes, "start": start, "projects": {}}
+        found: dict[str, Any] = {
+            "machine": describe(),
+            **versions,
+            **sizes,
+            "start": start,
+            "projects": {},
+        }
         if options.out.exists():
             found["projects"] = json.loads(options.out.read_text())["projects"]
         for project in options.projects:
