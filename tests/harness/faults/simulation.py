@@ -458,7 +458,7 @@ def _visit(kind: str, run: str, **where: Any) -> Any:
     """Follow a run, or stop it, as the handle does that a user has of it."""
     told: Any = {"run": run, "name": "", "strategy": "", "state": "", "begun_at_s": 0.0}
     handle = runs.RunHandle(**told, is_over=False, is_detached=True, client=where.pop("client"))
-    return (handle.stop if kind == "stop" else handle.follow)(**where)
+    return handle.stop() if kind == "stop" else handle.follow(**where)
 
 
 @cache
