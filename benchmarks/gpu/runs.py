@@ -129,7 +129,7 @@ def all_rows(folder: Path, sets: Sequence[str], seeds: Sequence[int], device: st
 def own_cluster(device: str) -> Iterator[tuple[Client, int]]:
     """Start a scheduler and two workers by Dask's commands; give a client, and the last's pid."""
     place = ["--host", "127.0.0.1"]
-    pool = ["--rmm-pool-size", "0.3", "--rmm-allocator-external-lib-list", "cupy"]
+    pool = ["--rmm-pool-size", "0.3", "--set-rmm-allocator-for-libs", "cupy"]
     on_gpu = ["cuda", "worker", *pool, "--rmm-track-allocations", "--device-memory-limit", "0.5"]
     with TemporaryDirectory() as folder, ExitStack() as stack:
         address = f"{folder}/scheduler.json"

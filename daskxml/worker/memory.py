@@ -208,10 +208,10 @@ def made_up_rows(settings: WorkerSettings, rows: int) -> Partition:
 def choose_budget(settings: WorkerSettings, kernels: Kernels) -> int:
     """Return how many bytes a batch's logits may take: as set, or as many as leave room for rows.
 
-    On a CPU the size is fixed. On a GPU steps are fastest with all logits at once, in each of the
-    12 cases of ``benchmarks/results/gpu_steps.json``; else with a half, a quarter and so on. Sums
-    over blocks are rounded by blocks, so runs that must repeat each other bit for bit on GPUs with
-    different amounts of free memory need the size in their run files.
+    On a CPU the size is fixed. On a GPU steps are fastest with all logits at once, in each case of
+    ``benchmarks/results/gpu_steps.json``; else with a half, a quarter and so on. Sums over blocks
+    are rounded by blocks, so runs that must repeat each other bit for bit on GPUs with different
+    amounts of free memory need the size in their run files.
     """
     if settings.logits_budget_bytes:
         return settings.logits_budget_bytes
