@@ -158,7 +158,7 @@ WRITES_BESIDE = Case(
 
 
 BROUGHT_BACK = Case(
-    94574, "static", False, True, workers=2, epochs=1, checkpoint_every=1, follows=True,
+    94578, "static", False, True, workers=2, epochs=1, checkpoint_every=1, follows=True,
     faults=(
         fault("interrupt", "store_local", at=22),
         fault("interrupt", "store_local", at=37, lag=2),
@@ -180,7 +180,7 @@ STAYS_ON_WORKERS = Case(
 
 
 LOST_AT_LAST = Case(
-    51596, "hogbatch", False, False, workers=2, epochs=1, checkpoint_every=2, slots=3,
+    51714, "hogbatch", False, False, workers=2, epochs=1, checkpoint_every=2, slots=3,
     faults=(
         fault("power", "", at=23, lasts_s=0.0008526016621664985),
         replace(fault("power", "store_local", at=99, lag=7), pick=2),
@@ -348,7 +348,7 @@ ASKED_TWICE_TO_REBASE = by_quorum(
 
 
 GIVEN_UP_IN_A_REBASE = by_quorum(
-    821417, "elastic", 4, 2, 1,
+    821446, "elastic", 4, 2, 1,
     frozen("evaluate_pieces", 6.99), frozen("copy_model", 0.25),
     frozen("daskxml_models", 3.0, lag=5), slots=2,
 )  # fmt: skip
@@ -437,7 +437,9 @@ def test_a_worker_that_is_alone_in_a_merge_is_waited_for() -> None:
         (
             "a checkpoint that may not be on the disk is resumed from",
             users(
-                fault("scheduler", "fsync folder checkpoints"), fault("power", "load_checkpoint")
+                fault("scheduler", "fsync folder checkpoints"),
+                fault("power", "load_checkpoint"),
+                seed=3,
             ),
         ),
         (
