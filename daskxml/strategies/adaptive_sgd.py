@@ -44,7 +44,7 @@ from typing import Literal
 
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded
-from daskxml.strategies.batch_rules import Pace, Paces, as_printed, by_speed
+from daskxml.strategies.batch_rules import Pace, Paces, as_printed, by_speed, in_proportion
 from daskxml.strategies.batches import BoundedConfig
 from daskxml.strategies.dispatch import BY_SHARES, DEFAULT_POLICY, ONE_BATCH, LeasePolicy
 from daskxml.strategies.megabatch import Strategy
@@ -100,7 +100,7 @@ class Config(BoundedConfig):
 
     batch_initial: int = bounded(0, low=0)
     beta: float = bounded(0.0, low=0)
-    rule: Literal["speed", "paper"] = "speed"
+    rule: Literal["speed", "proportional", "paper"] = "speed"
     dispatch: Literal["lease", "batch"] = "lease"
     scale_every: int = bounded(1, low=1)
     weighting: Literal["paper", "rows"] = "paper"
@@ -137,7 +137,12 @@ def scale_batch_sizes(paces: Paces, config: Config) -> dict[str, Pace]:
     >>> sized["a"].size, sized["b"].size
     (40.0, 24.0)
     """
-    return by_speed(paces) if config.rule == "speed" else as_printed(paces, config.beta)
+    match config.rule:
+        case "speed":
+            return by_speed(paces)
+        case "proportional":
+            return in_proportion(paces)
+    return as_printed(paces, config.beta)
 
 
 def are_equal(updates: Updates) -> bool:

@@ -12,6 +12,9 @@ rule           next size
                a worker's speed over the fastest one's
 ``paper``      Algorithm 1 as printed: ``b_i + beta (u_i - mean u)``; a step that would leave the
                bounds is skipped
+proportional   that of OmniLearn (Tyagi and Sharma, 2025, arXiv 2503.17469), whose controller takes
+               the error ``t_i - mean t`` times the throughput ``b_i / t_i`` from ``b_i``: so ``b_i
+               mean t / t_i``; nothing where all are within 5 %, and their sum stays what it was
 =============  =====================================================================================
 
 ``speed`` alone is not drawn to either bound by noise: counts of updates are whole numbers and end
@@ -33,6 +36,7 @@ from dataclasses import dataclass, replace
 from daskxml.strategies.state import NO_EVIDENCE, Evidence
 
 LEAST = 0.02  # relative change of a size
+_DEAD_BAND = 0.05  # of `in_proportion`
 _INDEPENDENT_S = 0.5  # what holds a worker up lasts: shorter observations are parts of one
 
 
@@ -128,6 +132,27 @@ def _sized(paces: Paces) -> dict[str, Pace]:
     if not any(paces[name].is_pool for name in reference):
         factor = min(paces[n].high for n in reference) / max(sizes[n] for n in reference)
     return {name: pace.sized(sizes[name] * factor) for name, pace in paces.items()}
+
+
+def in_proportion(paces: Paces) -> dict[str, Pace]:
+    """Take from each size its throughput times the error of its time; the sum stays.
+
+    Examples
+    --------
+    >>> fast = Pace(size=32.0, high=64, updates=50, busy_s=50.0)
+    >>> sized = in_proportion({"a": fast, "b": replace(fast, busy_s=100.0)})
+    >>> {name: round(pace.size, 1) for name, pace in sized.items()}
+    {'a': 42.7, 'b': 21.3}
+    """
+    times = {name: p.busy_s / p.updates for name, p in paces.items() if p.updates and p.busy_s}
+    if not times:
+        return dict(paces)
+    mean = _mean([times[name] for name in _compared({n: paces[n] for n in times})])
+    if all(abs(time_s - mean) <= _DEAD_BAND * mean for time_s in times.values()):
+        return dict(paces)
+    sizes = {name: paces[name].size * mean / time_s for name, time_s in times.items()}
+    kept = sum(paces[name].size for name in times) / sum(sizes.values())
+    return {**paces, **{name: paces[name].sized(kept * size) for name, size in sizes.items()}}
 
 
 def as_printed(paces: Paces, beta: float) -> dict[str, Pace]:

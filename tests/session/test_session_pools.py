@@ -21,7 +21,7 @@ def play_with_pool(threads, **changes):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
-@pytest.mark.parametrize("rule", ["speed", "paper"])
+@pytest.mark.parametrize("rule", ["speed", "proportional", "paper"])
 def test_its_weight_is_its_share_of_the_updates(threads, rule):
     for row in play_with_pool(threads, rule=rule, perturbation=0.0):
         cpu, gpu = row["workers"]["cpu"], row["workers"]["gpu"]

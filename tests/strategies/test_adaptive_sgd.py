@@ -385,7 +385,7 @@ def test_the_defaults_are_the_papers():
         ({"weighting": "equal"}, "weighting = 'equal': must be one of 'paper', 'rows'"),
         (
             {"rule": "linear"},
-            "rule = 'linear': must be one of 'speed', 'paper'",
+            "rule = 'linear': must be one of 'speed', 'proportional', 'paper'",
         ),
         ({"dispatch": "row"}, "dispatch = 'row': must be one of 'lease', 'batch'"),
         ({"momentum": 1.0}, "momentum = 1.0: must be at least 0, below 1"),

@@ -186,7 +186,7 @@ CONFIGS = st.builds(
     Config,
     batch_max=st.integers(8, 100),
     megabatch_batches=st.integers(1, 12),
-    rule=st.sampled_from(["speed", "paper"]),
+    rule=st.sampled_from(["speed", "proportional", "paper"]),
     dispatch=st.sampled_from(["lease", "batch"]),
     perturbation=st.floats(0.0, 0.9),
     norm=st.just("rms"),

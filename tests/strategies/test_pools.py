@@ -99,7 +99,7 @@ def scaled(config, workers):
     return {name: pace.size for name, pace in scale_batch_sizes(paces, config).items()}
 
 
-@pytest.mark.parametrize("rule", ["speed", "paper"])
+@pytest.mark.parametrize("rule", ["speed", "proportional", "paper"])
 def test_a_pool_that_cannot_keep_up_leaves_the_replicas_sizes_alone(rule):
     config = Config(batch_max=64, rule=rule)
     replicas = {"a": (32.0, 9, 0), "b": (32.0, 4, 0)}
