@@ -98,12 +98,11 @@ class Collectives:
         answers = await self._combine(command, workers)
         if answers is None:
             return None
-        sent_bytes = [part.sent_bytes for part in answers.values()]
-        self.group.timeline.sent((worker.name for worker in workers), sent_bytes)
         for worker in workers:  # not undone from here on
             worker.generation = worker.uncommitted = command.generation
             worker.squared_norm = None
-        return MergeResult(sum(sent_bytes), merge_means(it.result for it in answers.values()))
+        sent_bytes = sum(part.sent_bytes for part in answers.values())
+        return MergeResult(sent_bytes, merge_means(part.result for part in answers.values()))
 
     async def _combine(
         self, command: MergeReplicas, workers: list[WorkerHandle]
@@ -151,8 +150,6 @@ class Collectives:
             return None
         if isinstance(answers, dict):
             self._failed = 0
-            sent_bytes = [part.sent_bytes for part in answers.values()]
-            self.group.timeline.sent(command.workers, sent_bytes)
             return WorkResult(command.number, tuple(answers.values()))
         self._failed += 1
         if self._failed >= ATTEMPTS:

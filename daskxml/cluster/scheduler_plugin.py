@@ -64,7 +64,6 @@ class RunSchedulerPlugin(SchedulerPlugin):
             "daskxml_stop": self.stop_run,
             "daskxml_detach": self.detach_run,
             "daskxml_runs": self.list_runs,
-            "daskxml_settings": self.settings_of,
             "daskxml_holder": self.holder_of,
             "daskxml_forget": self.forget_run,
             "daskxml_keep_rows": self.keep_rows,
@@ -175,11 +174,6 @@ class RunSchedulerPlugin(SchedulerPlugin):
     async def list_runs(self) -> list[dict[str, Any]]:
         """Return the fields of a `RunRecord` for every run, in the order in which they began."""
         return [driver.summary() for driver in self.drivers.values()]
-
-    async def settings_of(self, run: str) -> dict[str, Any]:
-        """Return a run's resolved run file in TOML, and the checkpoint that it resumed from."""
-        driver = self._driver(run)
-        return {"config": driver.config.to_toml(), "checkpoint": driver.checkpoint}
 
     async def holder_of(self, run: str) -> dict[str, Any]:
         """Return the address of a worker that holds the model of a run that is over."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 KEPT = 6_000  # pieces of work
@@ -35,8 +35,6 @@ class Timeline:
     done
         The latest pieces of work, in the order in which they ended; consecutive leases are one
         piece.
-    sent_bytes
-        Bytes sent in merges and gangs, by worker.
 
     Examples
     --------
@@ -49,7 +47,6 @@ class Timeline:
 
     def __init__(self) -> None:
         self.done: deque[Work] = deque(maxlen=KEPT)
-        self.sent_bytes: Counter[str] = Counter()
         self._last: dict[str, Work] = {}  # of each worker
         self._leases: dict[str, tuple[int, float]] = {}  # leases under way; since when
         self._open: dict[tuple[str, str], float] = {}  # begin_s by worker and what
@@ -82,10 +79,6 @@ class Timeline:
         finally:
             self._open.pop((worker, what), None)
             self._note(Work(worker, what, begin_s, time.time()))
-
-    def sent(self, workers: Iterable[str], sent_bytes: Iterable[int]) -> None:
-        """Add up what each worker has sent to others."""
-        self.sent_bytes.update(dict(zip(workers, sent_bytes, strict=True)))
 
     def recent(self, since_s: float, now_s: float | None = None) -> list[Work]:
         """Return the work that ended after ``since_s``; work under way ends now."""

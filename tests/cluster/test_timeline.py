@@ -48,10 +48,3 @@ def test_a_long_run_is_not_remembered_whole() -> None:
         timeline.lease_done(str(number % 7), busy_s=0.5, now_s=number + 0.5)
     assert len(timeline.done) == KEPT
     assert timeline.recent(KEPT + 490.0, now_s=1e9)[0].end_s == KEPT + 490.5
-
-
-def test_bytes_add_up_by_worker() -> None:
-    timeline = Timeline()
-    timeline.sent(["0", "1"], [10, 20])
-    timeline.sent(["1"], iter([5]))
-    assert dict(timeline.sent_bytes) == {"0": 10, "1": 25}
