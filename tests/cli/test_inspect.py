@@ -60,6 +60,7 @@ def test_an_interpreter_without_any_package(tmp_path):
     assert report["problems"] == 1
 
 
+@pytest.mark.slow  # compiles all of them
 def test_the_kernels_are_compiled_once(tmp_path):
     settings = {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path / "kernels")}
     table = tmp_path / "rows.txt"

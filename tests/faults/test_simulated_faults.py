@@ -73,7 +73,10 @@ def test_a_planted_fault_is_a_change_of_the_product(name: str) -> None:
         "a row is leased twice at the end of a lease",
         "all replicas are merged with one weight",
         "a lost worker's lease stays open",
-        "of a lost worker's evaluation only the first piece is done again",
+        pytest.param(
+            "of a lost worker's evaluation only the first piece is done again",
+            marks=pytest.mark.slow,
+        ),
         "a replica that has trained on is evaluated",
         "a lease does not commit the merge before it",
         "a lease goes before an earlier one whose rows are fetched",

@@ -179,7 +179,11 @@ CASES = scans, update, forward, softmax, sigmoid, targets, ranks, sums, lamb
 
 
 @needs_compiler
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(scans, marks=pytest.mark.slow), *CASES[1:]],
+    ids=lambda case: case.__name__,
+)
 def test_the_same_bits_in_any_order_of_threads(case, monkeypatch):
     monkeypatch.setattr(sparse, "_ONE_BLOCK", 256)  # less than there are: scanned in chunks
     results = []

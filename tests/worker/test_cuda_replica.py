@@ -143,8 +143,8 @@ def batches(kernels, sizes, seed=3):
 CAPTURED = [
     {},
     {"dropout": 0.3, "feature_dropout": 0.2},
-    {"loss": "sigmoid", "hidden": (8, 6)},
-    {"budget": 16 * 40 * 4},
+    pytest.param({"loss": "sigmoid", "hidden": (8, 6)}, marks=pytest.mark.slow),
+    pytest.param({"budget": 16 * 40 * 4}, marks=pytest.mark.slow),
     {"hidden": (64,), "output_dtype": "float16"},
 ]
 
