@@ -9,6 +9,8 @@ import sys
 import venv
 from pathlib import Path
 
+import pytest
+
 import daskxml
 from daskxml.cli import main
 from daskxml.cli.inspect import describe_gpus
