@@ -84,15 +84,14 @@ def _print_verification(run: Verification) -> None:
         print(f"and {len(run.disagreements) - _MOST_LINES:,} more, which --json prints")
     count = len(run.disagreements)
     says = f"{count:,} disagreement{'s' * (count > 1)}" if count else "the record follows its rules"
-    verified = {
-        "run": str(run.run),
-        "verified": f"{run.megabatches:,} mega-batches, {run.rows:,} rows, {run.events:,} events, "
-        f"{run.decisions:,} decisions"
-        + f", metrics of {run.test_rows:,} test rows"
-        * bool(run.test_rows),
-        "found": says,
-    }
-    print_lines(verified | {"note": "; ".join(run.notes)})
+    counts = [
+        f"{run.megabatches:,} mega-batches", f"{run.rows:,} rows", f"{run.events:,} events",
+        f"{run.decisions:,} decisions",
+    ]  # fmt: skip
+    if run.test_rows:
+        counts.append(f"metrics of {run.test_rows:,} test rows")
+    found = {"run": str(run.run), "verified": ", ".join(counts), "found": says}
+    print_lines(found | {"note": "; ".join(run.notes)})
 
 
 def _cells(found: Reached | None) -> tuple[str, ...]:

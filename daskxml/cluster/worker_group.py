@@ -142,15 +142,17 @@ class WorkerGroup:
     Attributes
     ----------
     send
-        Sends a message to the worker at an address, in the order of its tasks and as reliably.
+        Sends a message to the worker at an address, in the order of its tasks and as reliably; set
+        by `RunSchedulerPlugin`, whose scheduler does it.
     """
+
+    send: Callable[[str, dict[str, Any]], None]
 
     def __init__(
         self, client: Client, run: str, warn: Callable[[str], None] = lambda text: None
     ) -> None:
         self.client, self.run, self.warn = client, run, warn
         self.timeline = Timeline()
-        self.send: Callable[[str, dict[str, Any]], None] = lambda address, message: None
         self.workers: dict[str, WorkerHandle] = {}  # by name: taking part
         self.candidates: dict[str, WorkerHandle] = {}  # by address: preparing to join
         self.capabilities: dict[str, Capabilities] = {}  # by address, once probed

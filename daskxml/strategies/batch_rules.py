@@ -4,18 +4,19 @@ The aim is that of Algorithm 1 of Ma, Rusu, Wu and Sim, "Adaptive Elastic Traini
 Learning on Heterogeneous Multi-GPU Servers", 2021: all workers make equally many updates between
 two merges. With u_i the updates of worker i, t_i its seconds of work an update, b_i its batch size:
 
-=============  =====================================================================================
-rule           next size
-=============  =====================================================================================
-``speed``      ``b_i T / t_i``, T the geometric mean of all t_i; then all sizes by one factor, so
-               that the largest is b_max. With a time in proportion to the rows this is b_max times
-               a worker's speed over the fastest one's
-``paper``      Algorithm 1 as printed: ``b_i + beta (u_i - mean u)``; a step that would leave the
-               bounds is skipped
-proportional   that of OmniLearn (Tyagi and Sharma, 2025, arXiv 2503.17469), whose controller takes
-               the error ``t_i - mean t`` times the throughput ``b_i / t_i`` from ``b_i``: so ``b_i
-               mean t / t_i``; nothing where all are within 5 %, and their sum stays what it was
-=============  =====================================================================================
+================  ==================================================================================
+rule              next size
+================  ==================================================================================
+``speed``         ``b_i T / t_i``, T the geometric mean of all t_i; then all sizes by one factor, so
+                  that the largest is b_max. With a time in proportion to the rows this is b_max
+                  times a worker's speed over the fastest one's
+``paper``         Algorithm 1 as printed: ``b_i + beta (u_i - mean u)``; a step that would leave the
+                  bounds is skipped
+``proportional``  that of OmniLearn (Tyagi and Sharma, 2025, arXiv 2503.17469), whose controller
+                  takes the error ``t_i - mean t`` times the throughput ``b_i / t_i`` from ``b_i``:
+                  so ``b_i mean t / t_i``; nothing where all are within 5 %, and their sum stays
+                  what it was
+================  ==================================================================================
 
 ``speed`` alone is not drawn to either bound by noise: counts of updates are whole numbers and end
 with the last lease, seconds are neither; and one worker always has b_max. Sizes stay until the mean

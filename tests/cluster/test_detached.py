@@ -230,11 +230,13 @@ def test_a_run_under_way_is_not_resumed(
 def test_a_run_that_fails_is_remembered(
     launch: Callable[..., str], client: Client, tmp_path: Path
 ) -> None:
-    name = launch(train=tmp_path / "absent.txt", out=tmp_path / "run")
+    rows_file = tmp_path / "rows.txt"  # large, so that the run is left before it fails
+    rows_file.write_text("3000000 2 2\n" + "0 0:1\n" * 2_999_999 + "0 7:1\n")
+    name = launch(train=rows_file, out=tmp_path / "run")
     record = wait_until(client, name, 1)
-    assert record.state == f"failed: {tmp_path}/absent.txt: no such file; check the path"
+    assert record.state.startswith(f"failed: {rows_file}:3000001: feature id 7 in '7:1'")
     rows: list[Any] = []
-    with pytest.raises(daskxml.InputError, match=r"absent\.txt: no such file"):
+    with pytest.raises(daskxml.InputError, match=r"rows\.txt:3000001: feature id 7"):
         daskxml.attach(name, client=client).follow(on_megabatch=rows.append)
     assert rows == []
     deadline_s = time.monotonic() + 60

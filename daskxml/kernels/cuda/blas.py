@@ -30,7 +30,8 @@ class Blas:
     stream
         Its pointer.
     workspace
-        ``(WORKSPACE_BYTES,)`` uint8 on the device, for work in this stream alone.
+        ``(WORKSPACE_BYTES,)`` uint8 on the device. Products that share it must run in turn, as
+        those of a captured stream do: its graphs are launched in the usual one.
     exact
         See `daskxml.kernels.cuda.cupy_device.open_gpu`.
     """

@@ -1,13 +1,12 @@
 """Steps of plain SGD on a GPU as CUDA graphs: the host queues a batch's rows, and one graph.
 
 A small step is some forty operations, each of which takes the host longer to queue than the GPU to
-do. So a step reads its rows, their number of entries and its learning rate from one place in device
+do. So a step reads its rows, its learning rate and the keys of its dropout from one place in device
 memory. The second batch of a size is captured, and the others of that size are replays. The bits do
-not depend on which: the first one reads the same place.
+not depend on which: the first one reads the same place. Batches are of one size if they have the
+same number of rows, and `CapturedStep.room` for the same number of entries: launches depend on it.
 
-Not captured are steps of other optimizers, whose constants change with the number of the step. A
-step of one size of batch is several graphs, since launches
-depend on how many entries there is `room` for.
+Not captured are steps of other optimizers, whose constants change with the number of the step.
 """
 
 from __future__ import annotations
@@ -30,20 +29,6 @@ _MOST_GRAPHS, _TRIES = 64, 4
 _FINE_ROOM = 1 << 15
 
 
-def room(entries: int) -> int:
-    """Return the entries that there is room for: few sizes, as each has a graph of its own.
-
-    Examples
-    --------
-    >>> [room(entries) for entries in (0, 5, 4_400, 76_800)]
-    [1, 8, 8192, 81920]
-    """
-    size = 1 << max(0, entries - 1).bit_length()
-    if size <= _FINE_ROOM:
-        return size
-    return -(-entries // (size // 16)) * (size // 16)
-
-
 @dataclass(frozen=True, slots=True)
 class Entries:
     """Where the entries of a batch's rows are.
@@ -63,7 +48,20 @@ class Entries:
 
 @dataclass(slots=True)
 class _Form:
-    """What batches of one size have in common: where their rows lie, and the graph."""
+    """What batches of one size have in common.
+
+    Attributes
+    ----------
+    batch
+        Their rows, in the place that every step reads.
+    header, begins
+        See `Entries`: all of it on the device, and the parts that say where entries begin in the
+        matrices that they are copied from, of features and of labels.
+    uses
+        Batches so far.
+    replay
+        Launches the graph and returns the loss, once a step is captured.
+    """
 
     batch: list[Segment]
     header: Array
@@ -102,7 +100,7 @@ class CapturedStep:
 
     def reserve(self, rows: int, entries: int) -> None:
         """Make room for a batch of so many rows and entries; a larger place is a new one."""
-        sizes = max(rows, self._sizes[0]), max(room(entries), self._sizes[1])
+        sizes = max(rows, self._sizes[0]), max(self.room(entries), self._sizes[1])
         if sizes == self._sizes:
             return
         self._forms.clear()  # before there is more, as they keep what they use
@@ -119,7 +117,19 @@ class CapturedStep:
         self._forms.clear()
         self._buffers, self._sizes = Buffers(self._kernels), (0, 0)
 
-    room = staticmethod(room)
+    @staticmethod
+    def room(entries: int) -> int:
+        """Return the entries that there is room for: few sizes, as each has a graph of its own.
+
+        Examples
+        --------
+        >>> [CapturedStep.room(entries) for entries in (0, 5, 4_400, 76_800)]
+        [1, 8, 8192, 81920]
+        """
+        size = 1 << max(0, entries - 1).bit_length()
+        if size <= _FINE_ROOM:
+            return size
+        return -(-entries // (size // 16)) * (size // 16)
 
     def entries(self, batch: Sequence[Segment]) -> Entries:
         """Return where the entries of a batch's rows are."""
@@ -169,7 +179,7 @@ class CapturedStep:
         return self._mlp.step(form.batch, rate, key, self._updates)
 
     def _form(self, rows: int, counts: tuple[int, int], like: Partition) -> _Form:
-        features, labels = (room(count) for count in counts)
+        features, labels = (self.room(count) for count in counts)
         key = rows, features, labels
         form = self._forms.get(key)
         if form is None:

@@ -63,12 +63,7 @@ class Host:
         # NLTK would download where sentences end; nothing known of that leaves words as they are.
         sentences = folder / "nltk/tokenizers/punkt_tab/english"
         sentences.mkdir(parents=True)
-        for name in (
-            "collocations.tab",
-            "ortho_context.tab",
-            "sent_starters.txt",
-            "abbrev_types.txt",
-        ):
+        for name in SENTENCES:
             (sentences / name).touch()
         plain = {name: value for name, value in os.environ.items() if "PYTHON" not in name}
         self.environment = plain | {
@@ -120,9 +115,7 @@ class Host:
         """Run `annif eval`; return its metrics, and its time and memory."""
         file = self.folder / f"{project}.json"
         chosen = [part for name in METRICS for part in ("--metric", name)]
-        _, used = self.run(
-            "eval", project, documents, "--metrics-file", file, *chosen, *options
-        )  # fmt: skip
+        _, used = self.run("eval", project, documents, "--metrics-file", file, *chosen, *options)
         found = json.loads(file.read_text())
         return {name: round(found[name], 4) for name in METRICS} | used
 
@@ -173,13 +166,8 @@ def main() -> None:
         _, start = host.run("list-projects")
         versions = {name: version(name) for name in ("annif", "omikuji")}
         sizes = {"train_rows": TRAIN_ROWS, "test_rows": TEST_ROWS, "subjects": len(known)}
-        found: dict[str, Any] = {
-            "machine": describe(),
-            **versions,
-            **sizes,
-            "start": start,
-            "projects": {},
-        }
+        found: dict[str, Any] = {"machine": describe(), **versions, **sizes}
+        found |= {"start": start, "projects": {}}
         if options.out.exists():
             found["projects"] = json.loads(options.out.read_text())["projects"]
         for project in options.projects:

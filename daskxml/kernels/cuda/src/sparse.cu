@@ -50,8 +50,8 @@ KERNEL densify(
 }
 
 // Some rows of a batch, from where they lie to where a captured step reads them: row i begins at
-// offsets[i] there, at begins[i] here. Dropped entries
-// have the value 0; what the entries leave of the room gets the column -1.
+// offsets[i] there, at begins[i] here. Dropped entries have the value 0; what the entries leave of
+// the room gets the column -1.
 KERNEL stage_rows(
     int* out_indices, int* out_rows, float* out_values, const int64* offsets, const int64* begins,
     const int* indices, const float* data, int64 rows, int64 room,
