@@ -23,9 +23,8 @@ from daskxml.core.errors import ConfigError
 from daskxml.data.blocks import check_files
 from daskxml.data.formats import format_of
 from daskxml.observe.callbacks import OnEvent, ignore
+from daskxml.session.commands import INTERRUPTED
 from daskxml.session.documents import with_text_stage
-
-INTERRUPTED = "the run ends at the next merge; Ctrl-C again ends it at once, as it was last written"
 
 
 @dataclass(frozen=True)

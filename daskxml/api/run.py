@@ -91,7 +91,8 @@ def _is_pair(rows: Any) -> bool:
 
 def _check_is_here(rows: Any) -> None:
     if hasattr(rows, "__dask_graph__"):
-        raise ConfigError("rows in Dask collections are trained on a cluster: call daskxml.train")
+        need = "need a cluster: call daskxml.train without workers=0, or compute them"
+        raise ConfigError(f"rows in Dask collections {need}")
 
 
 class Run:
@@ -138,6 +139,7 @@ class Run:
 
 def in_memory(rows: Any, name: str) -> Any:
     """Return rows of this process, as they are; None for files."""
+    _check_is_here(rows)
     is_here = hasattr(rows, "partitions") or hasattr(rows, "placement")
     return rows if is_here else None
 

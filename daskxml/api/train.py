@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from daskxml.api.in_process import InProcess
 from daskxml.api.run import Config, Job, Matrices, Run, in_memory
 from daskxml.config import DEFAULT_RUN_FILE
 from daskxml.config.sections import VECTORIZE, ClusterSection
-from daskxml.core.errors import needing
+from daskxml.core.errors import ConfigError, needing
 from daskxml.core.hardware import usable_gpus
 from daskxml.observe.callbacks import OnEvent, OnMegabatch
 from daskxml.observe.terminal import notebook_progress
@@ -36,7 +37,7 @@ def train(
     raises: Iterable[type[BaseException]] = (),
     dashboard: bool = False,
 ) -> Run:
-    """Train a model as a run file says, on any Dask cluster.
+    """Train a model as a run file says, in this process or on any Dask cluster.
 
     Parameters
     ----------
@@ -45,10 +46,10 @@ def train(
         default ``"best"``, four label trees.
     client, scheduler, workers
         A synchronous Dask client, or the address of a running scheduler; or a number of processes,
-        of which the call creates a local cluster, and closes it at the end. Without any of them
-        label trees are fitted on the threads of this process if the run file asks for no cluster
-        and there is no GPU, and other models on a local cluster of as many workers as the machine
-        has room for.
+        of which the call creates a local cluster, and closes it at the end; 0 trains in this
+        process, on one worker or pool. Without any of them label trees are fitted on the threads of
+        this process if the run file asks for no cluster and there is no GPU. So are networks on
+        fewer than four cores; on more they get a local cluster, with a worker for every two.
     train, test
         In the run file's place: files, globs or URLs that the workers can read; ``(X, Y)`` in
         memory or of Dask arrays, or `Matrices` of them; a Dask data frame with the columns of a
@@ -64,7 +65,8 @@ def train(
         Called during the run: see `daskxml.observe.callbacks`. If a function returns
         `daskxml.STOP`, the run ends at the next merge.
     dashboard
-        Whether a local cluster has Dask's dashboard, at port 8787 if that is free.
+        Whether a local cluster, if there is one, has Dask's dashboard, at port 8787 if that is
+        free.
     raises
         Exceptions in ``on_megabatch`` that end the run at once and are raised here, such as
         ``optuna.TrialPruned``; others are warnings.
@@ -81,12 +83,15 @@ def train(
         run = daskxml.train(train=(X, Y))
         run.model.predict(X, top_k=5)
     """
+    if workers is not None and (client is not None or scheduler is not None):
+        raise ConfigError("workers= is for a local cluster: leave out it or the other cluster")
     job = Job.of(
         config, train=train, test=test, overrides=overrides, out=out, resume=resume,
-        find=_found, settings=None if workers is None else {"cluster.workers": workers},
+        find=in_memory if workers == 0 else _found,
+        settings=None if workers is None else {"cluster.workers": workers},
         on_event=on_event or notebook_progress(), on_megabatch=on_megabatch, raises=raises,
     )  # fmt: skip
-    if client is None and scheduler is None and not needs_cluster(job):
+    if workers == 0 or (client is None and scheduler is None and not needs_cluster(job)):
         return job.run(InProcess())
     try:
         from daskxml.api.on_cluster import Cluster
@@ -108,10 +113,12 @@ def _found(rows: Any, name: str) -> Any:
 def needs_cluster(job: Job) -> bool:
     """Whether a job is not to be done in this process, where nobody has named a cluster."""
     cluster = dataclasses.replace(job.config.cluster, threads=0, device="auto")
+    cores = len(os.sched_getaffinity(0))
     return (
-        job.config.has_strategy
+        (job.config.has_strategy and ClusterSection().workers_on(cores) > 1)
         or cluster != ClusterSection()
         or bool({*job.config.pipeline.stages} - {VECTORIZE})
         or not all(isinstance(rows, Matrices) for rows in job.given.values())
-        or (job.config.cluster.device != "cpu" and bool(usable_gpus()))
+        or job.config.cluster.device == "cuda"
+        or (job.config.cluster.device == "auto" and bool(usable_gpus()))
     )

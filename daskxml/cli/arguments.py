@@ -67,6 +67,7 @@ def _number(kind: type, low: float, high: float, words: str) -> Callable[[str], 
 
 _LARGEST = sys.float_info.max
 positive = _number(int, 1, _LARGEST, "a whole number of at least 1")
+count = _number(int, 0, _LARGEST, "a whole number of at least 0")
 port = _number(int, 0, 2**16 - 1, "a number of 0 to 65535")
 number = _number(float, 0, _LARGEST, "a number of at least 0")
 level = _number(float, 0, 1, "a number from 0 to 1")  # as all metrics are
@@ -174,8 +175,8 @@ _TRAINING = (
            help=f"training rows, as of --train; before them perhaps a {_RUN_FILE} (default: best)"),
     _TRAIN, _TEST,
     [_takes("--scheduler", metavar="ADDRESS", help="a running scheduler, tcp://HOST:PORT"),
-     _takes("--workers", type=positive, metavar="N",
-            help="number of local workers, without pools")],
+     _takes("--workers", type=count, metavar="N",
+            help="number of local worker processes, without pools; 0: train in this process")],
     _SET,
     _takes("--out", metavar="DIR", help="directory of the run (default: a new one in runs/)"),
     _takes("--resume", metavar="DIR", help="continue from this run's last checkpoint"),
@@ -361,14 +362,3 @@ COMMANDS = {
     ),
     "bench": Command("bench", "run a suite: run files times data sets, one table", _BENCH),
 }  # fmt: skip
-
-# Commands of earlier versions, and what replaces them.
-REMOVED = {
-    "compare": "daskxml report DIR ... prints the same table",
-    "demo": "make demo, or docs/examples/generate.py and daskxml train",
-    "doctor": "daskxml inspect without a file examines the installation",
-    "export": "read the arrays with safetensors, as docs/guides/predicting.md shows",
-    "generate": "docs/examples/generate.py writes generated rows",
-    "index": "daskxml compress DIR --bits 8 --out DIR makes a network that ranks a row faster",
-    "search": "tune with Optuna, as docs/guides/tuning.md shows",
-}

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Sequence
 
 from daskxml._version import __version__
-from daskxml.cli.arguments import REMOVED, build_parser
+from daskxml.cli.arguments import build_parser
 from daskxml.core.errors import CallbackWarning, ConfigError, DaskxmlError, lacks_memory, needing
 from daskxml.core.text import one_line
 
@@ -86,8 +86,6 @@ def _is_text(argument: str) -> bool:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    if arguments and arguments[0] in REMOVED:
-        raise ConfigError(f"the command {arguments[0]} was removed: {REMOVED[arguments[0]]}")
     options = build_parser().parse_args(arguments)
     module = importlib.import_module(f"daskxml.cli.{options.module}")
     with warnings.catch_warnings():

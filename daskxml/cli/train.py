@@ -34,7 +34,7 @@ FAILED = "failed"  # how the state of a failed run begins; the reason follows
 
 
 def train(options: Options) -> int:
-    """Train on a cluster, or start a run there and leave it."""
+    """Train here or on a cluster, or start a run there and leave it."""
     given = {
         "cluster.workers": options.workers,
         "cluster.device": options.device,
@@ -47,7 +47,7 @@ def train(options: Options) -> int:
     where = {"resume": options.resume, "scheduler": options.scheduler}
     if options.detach:
         return _launch(config, out, **where)
-    return _train(config, out, **where)
+    return _train(config, out, workers=options.workers, **where)
 
 
 def _split(given: Sequence[str], more: Sequence[str]) -> tuple[str, list[str]]:
@@ -78,7 +78,7 @@ def _run_file(named: str, resume: str | None) -> str:
 def _resolve(options: Options, file: str, given: Mapping[str, Any]) -> RunConfig:
     """Return a run file's settings with those of the command line, which win where given."""
     given = {"data.train": options.train, "data.test": options.test, **given}
-    given = {key: value for key, value in given.items() if value}
+    given = {key: value for key, value in given.items() if value not in (None, [])}
     config = load_run_config(file, options.overrides, given)
     if not config.data.train:
         raise ConfigError("no training data: give FILE, or train in the run file's [data]")

@@ -21,7 +21,7 @@ from daskxml.core.signals import defer_signals
 from daskxml.local.cost import TICK_S, whole_ticks
 from daskxml.local.executor import LocalExecutor
 from daskxml.local.worker import LocalWorker, WorkerFactory
-from daskxml.session.commands import STOP, Command, StopRequest
+from daskxml.session.commands import INTERRUPTED, STOP, Command, StopRequest
 from daskxml.session.run_loop import RunLoop
 from daskxml.session.session import Session
 from daskxml.strategies.protocol import Rebase
@@ -144,7 +144,7 @@ class LocalDriver:
     publish
         See `RunLoop`.
     ends_at_merge
-        Ctrl-C ends the run at a merge, and a second one interrupts it; else the first one does.
+        Ctrl-C ends the run at a merge, and a second one at once; else the first one does.
 
     Attributes
     ----------
@@ -163,7 +163,7 @@ class LocalDriver:
         ends_at_merge: bool = True,
     ) -> None:
         self.session, self.executor = session, executor
-        self._loop = RunLoop(session, executor, self, publish)
+        self._loop, self._publish = RunLoop(session, executor, self, publish), publish
         self._factory, self._script = factory, script
         self.candidates: list[Candidate] = []
         self._ends_at_merge, self._is_interrupted = ends_at_merge, False
@@ -182,7 +182,8 @@ class LocalDriver:
         reason, interrupts = "", 0
         while not reason:
             try:
-                with defer_signals() if self._ends_at_merge else contextlib.nullcontext():
+                is_soft = self._ends_at_merge and not interrupts
+                with defer_signals() if is_soft else contextlib.nullcontext():
                     reason = self._loop.execute(commands)
                     commands = [] if reason else self._next_commands()
             except KeyboardInterrupt:
@@ -190,6 +191,7 @@ class LocalDriver:
                 if interrupts > 1 or not self._ends_at_merge:
                     raise
                 self._is_interrupted = True
+                self._publish("warning", text=INTERRUPTED)
         return reason
 
     def close(self) -> None:

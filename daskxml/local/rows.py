@@ -149,7 +149,8 @@ def load_rows(
     config = with_text_stage(config, config.data.train if train is None else ())
     if stages := config.pipeline.stages:
         if set(stages) != {VECTORIZE} or train or test:
-            raise ConfigError("[pipeline] stages are done on a cluster: call daskxml.train")
+            need = "need a cluster: call daskxml.train without workers=0"
+            raise ConfigError(f"[pipeline] stages {need}")
         *parts, names = vectorize_files(config)
         train, test = map(Blocks, parts)
     else:

@@ -2,7 +2,7 @@
 
 The second is what many small runs are made with, the folds of a cross-validation or the trials of
 a search: it begins in milliseconds. Nothing is lost there and nothing joins, and what the run file
-says of a cluster and of checkpoints has no effect.
+says of a cluster has no effect, except for threads, a device and one pool.
 """
 
 from __future__ import annotations
@@ -198,9 +198,8 @@ class LocalRun:
         factory = WorkerFactory(self.config, self.spec, self._held, self._devices, session)
         workers = factory.create_first(speeds)
         session.placement.spread({name: worker.rows_per_s for name, worker in workers.items()})
-        if self._is_virtual:
-            for text in dict.fromkeys(w.training.announce_memory() for w in workers.values()):
-                self._publish("memory", text=text)
+        for text in dict.fromkeys(w.training.announce_memory() for w in workers.values()):
+            self._publish("memory", text=text)
         self._load_model(workers)
         path = self._place.path
         store = (path, self.config.checkpoint.keep) if path is not None else None
@@ -208,9 +207,8 @@ class LocalRun:
         executor = LocalExecutor(session, workers, clock, network, row_bytes, store, self._warn)
         executor.stored = self._stored
         publish = partial(self._publish_at, clock)
-        return LocalDriver(
-            session, executor, factory, script, publish, ends_at_merge=self._is_virtual
-        )
+        is_soft = self._is_virtual or path is not None
+        return LocalDriver(session, executor, factory, script, publish, ends_at_merge=is_soft)
 
     def _load_model(self, workers: Mapping[str, LocalWorker]) -> None:
         """Load the checkpoint's model and each worker's own arrays, or the model to start from."""

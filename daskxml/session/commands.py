@@ -23,6 +23,7 @@ from daskxml.strategies.protocol import (
     WorkerSilent,
 )
 
+INTERRUPTED = "the run ends at the next merge; Ctrl-C again ends it at once, as it was last written"
 Piece = tuple[int, int, int]  # shard, first row, row after the last
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import dask.array as da
 import numpy as np
 import psutil
 import pytest
@@ -44,21 +45,38 @@ def started(config, **overrides):
         ("tree", {"cluster.threads": 2, "cluster.device": "cpu"}, False),
         ("tree", {"cluster.workers": 2}, True),
         ("tree", {"cluster.protocol": "tcp"}, True),
-        ("adaptive-sgd", {}, True),
+        ("adaptive-sgd", {}, len(os.sched_getaffinity(0)) >= 4),
+        ("adaptive-sgd", {"cluster.workers": 1}, True),
+        ("hogwild", {}, True),
     ],
 )
-def test_label_trees_need_no_cluster_unless_one_is_asked_for(config, overrides, needs):
+def test_no_cluster_is_needed_unless_one_is_asked_for(config, overrides, needs):
     assert started(config, **overrides) == needs
 
 
-def test_no_process_is_started(matrices, tmp_path):
+def test_what_needs_a_cluster_does_not_go_with_no_workers():
+    X = da.eye(8, chunks=4)
+    for given, problem in [
+        ({"train": (X, X)}, "rows in Dask collections need a cluster: call daskxml.train without"),
+        ({"train": X}, "rows in Dask collections need a cluster"),
+        ({"train": "a.txt", "scheduler": "tcp://a:1"}, "workers= is for a local cluster"),
+        ({"train": "a.txt", "overrides": ["pipeline.stages=['a:b']"]}, "stages need a cluster"),
+    ]:
+        with pytest.raises(daskxml.ConfigError, match=problem):
+            daskxml.train("network", workers=0, **given)
+
+
+@pytest.mark.parametrize("config", ["tree", "network"])
+def test_no_process_is_started(config, matrices, tmp_path):
     seen = []
 
     def listen(event):
         seen.append((event["kind"], len(psutil.Process().children())))
 
     train, test = matrices
-    run = daskxml.train("tree", train=train, test=test, out=tmp_path / "run", on_event=listen)
+    run = daskxml.train(
+        config, train=train, test=test, out=tmp_path / "run", on_event=listen, workers=0
+    )
     assert {count for _, count in seen} == {len(psutil.Process().children())}
     assert run.metrics["P@1"] > 0.2
     loaded = daskxml.load(tmp_path / "run")
@@ -80,10 +98,12 @@ def test_a_run_goes_on_with_the_same_trees(matrices, tmp_path):
         np.testing.assert_array_equal(array, rest.model.parameters[name])
 
 
-def test_ctrl_c_ends_a_run_with_the_tree_under_way(files, tmp_path):
+@pytest.mark.parametrize("config", ["tree", "network"])
+def test_ctrl_c_ends_a_run_with_what_is_under_way(config, files, tmp_path):
     train, test = files
-    command = [sys.executable, "-m", "daskxml", "train", "tree", train, "--test", test]
-    command += ["--set", "training.epochs=100000", "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "daskxml", "train", config, train, "--test", test]
+    command += ["--workers=0", "--set=checkpoint.every=1", "--set=checkpoint.keep=100"]
+    command += ["--set=training.epochs=100000", "--out", str(tmp_path / "run")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         history = tmp_path / "run" / "history.jsonl"
         while not (history.exists() and history.read_text().count("\n") >= 2):

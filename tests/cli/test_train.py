@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import scipy.sparse
 
@@ -88,10 +89,19 @@ def test_a_real_run_is_reported_and_compared(trained, tmp_path, capsys):
     assert (reached["megabatch"], reached["wall_s"]) == (first["megabatch"], first["wall_s"])
 
 
+def test_a_network_of_this_process_is_that_of_one_worker(trained):
+    files = {name: str(trained / f"{name}.txt") for name in ("train", "test")}
+    run = daskxml.train(trained / "run" / "run.toml", workers=0, **files)
+    there = daskxml.load(trained / "run")
+    for name, array in run.model.parameters.items():
+        np.testing.assert_array_equal(array, there.parameters[name])
+    assert [row["metrics"] for row in run.history] == [row["metrics"] for row in history(trained)]
+
+
 def test_a_run_goes_on_by_its_own_run_file(trained, capsys):
     before = history(trained)
     run = str(trained / "run")
-    assert main(["train", "--resume", run, "--set", "training.megabatches=5"]) == 0
+    assert main(["train", "--resume", run, "--set", "training.megabatches=5", "--workers=0"]) == 0
     after = history(trained)
     assert after[:4] == before
     assert [row["megabatch"] for row in after] == [1, 2, 3, 4, 5]
@@ -140,7 +150,7 @@ def tags(tmp_path):
 @pytest.mark.parametrize("command", [
     ["train", "best", "{}"],
     ["train", "network", "{}", "--set=model.hidden=[8]", "--set=training.epochs=40",
-     "--workers=1", "--device=cpu"],
+     "--workers=0", "--device=cpu"],
     ["simulate", "best", "--train", "{}", "--speeds=1,1"],
 ])  # fmt: skip
 def test_a_table_of_texts_goes_in_as_it_is(command, tags, tmp_path, capsys):
