@@ -288,7 +288,7 @@ class Session:
     def execute(self, decisions: Sequence[protocol.Command], now_s: float) -> list[Command]:
         """Turn decisions into commands; a mega-batch without any work is not merged."""
         if (merged := to_merge(decisions)) and not self._has_rows(merged):
-            self._merged()
+            self._merged(now_s)
             return self._checkpoint() if self.rules.can_checkpoint else self._end_run()
         commands = [self._command(decision, now_s) for decision in decisions]
         return [command for command in commands if command is not None]
@@ -349,9 +349,9 @@ class Session:
             self.stage = "merge"
             self.log.trained_s = now_s
 
-    def _merged(self) -> MegabatchLog:
+    def _merged(self, now_s: float) -> MegabatchLog:
         """Tell the strategy of a merge; return the log of its mega-batch."""
-        self.inform(protocol.Merged())
+        self.inform(protocol.Merged(now_s - self.log.begun_s))
         log, self.log = self.log, self.log.following()
         return log
 
@@ -359,7 +359,7 @@ class Session:
         """Add the row of a merged mega-batch to the history."""
         if self.stage != "merge":
             return []
-        log = self._merged()
+        log = self._merged(now_s)
         log.trace, self._trace = self._trace, []
         log.merged(result, now_s)
         rows = self.rows_merged + log.rows

@@ -81,11 +81,10 @@ class Crossbow(GangStrategy):
 
     def pattern(self, state: MegabatchState) -> SyncPattern:
         """Correct learners and average model after every batch."""
-        is_first = state.remaining_rows == self.config.megabatch_rows
         return Averaging(
             pull=correction(len(active(state)), self.config),
             momentum=self.config.momentum,
-            restarts=is_first and is_restart(state.merges, self.config),
+            restarts=state.is_untouched and is_restart(state.merges, self.config),
         )
 
     Config = Config  # at the end, where it hides nothing

@@ -22,6 +22,7 @@ from daskxml.strategies.dispatch import (
     Load,
     next_lease_rows,
 )
+from daskxml.strategies.length import with_length
 from daskxml.strategies.protocol import (
     REPLICA,
     BatchLimited,
@@ -181,7 +182,8 @@ class Strategy:
 
     def initial_state(self) -> MegabatchState:
         """Return the state before any worker is known."""
-        return MegabatchState(remaining_rows=self.config.megabatch_rows)
+        rows, batches = self.config.megabatch_rows, self.config.first_batches
+        return MegabatchState(remaining_rows=rows, batches=batches)
 
     def max_batch_rows(self, device: WorkerDevice = REPLICA) -> int:
         """Return the rows of the largest batch that is ever leased to such a worker.
@@ -196,7 +198,10 @@ class Strategy:
     ) -> tuple[MegabatchState, tuple[Command, ...]]:
         """Return the state after ``event``, and the commands that follow."""
         if isinstance(event, Merged):
-            return next_megabatch(self.scale(state), self.config.megabatch_rows), ()
+            largest = self.config.batch_max
+            if self.config.megabatch_batches == "auto" and not (self.is_joint or self.shares_model):
+                state = with_length(state, event.took_s, largest)
+            return next_megabatch(self.scale(state), state.batches * largest), ()
         if isinstance(event, Measured) and state.phase == "measure":
             state = replace(state, phase="merge", first_norm=state.first_norm or event.largest_norm)
             return state, (self.merge(by_quorum.merging(state), event),)
@@ -331,4 +336,5 @@ class Strategy:
         """Return the state that ``plain`` was made from."""
         members = {name: WorkerState.restored(worker) for name, worker in plain["members"].items()}
         merging = tuple(plain.get("merging", ()))
-        return MegabatchState(**{**plain, "members": members, "merging": merging})
+        older = {"batches": self.config.first_batches}  # checkpoints of which have none
+        return MegabatchState(**{**older, **plain, "members": members, "merging": merging})

@@ -169,7 +169,12 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Every replica is the merged model; the next mega-batch waits for ``Begin``."""
+    """Every replica is the merged model; the next mega-batch waits for ``Begin``.
+
+    The last one took ``took_s`` seconds, its merge included.
+    """
+
+    took_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

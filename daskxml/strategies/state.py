@@ -254,6 +254,9 @@ class MegabatchState:
         The largest norm of a replica at the first merge; 0 before.
     step_s
         Measured seconds of a step that all make together; 0 before the first measurement.
+    batches, waited_s
+        Of the largest size, in a mega-batch; how long workers wait around a merge, 0: not measured
+        (`daskxml.strategies.length`).
     """
 
     remaining_rows: int
@@ -266,6 +269,13 @@ class MegabatchState:
     members: Mapping[str, WorkerState] = field(default_factory=dict)
     first_norm: float = 0.0
     step_s: float = 0.0
+    batches: int = 0
+    waited_s: float = 0.0
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nothing of this mega-batch was given out."""
+        return not any(w.rows or w.leases or w.quota_rows for w in self.members.values())
 
 
 def present(members: Mapping[str, WorkerState]) -> dict[str, WorkerState]:

@@ -380,7 +380,7 @@ def test_the_defaults_are_the_papers():
         ({"batch_max": 64, "batch_initial": 65}, "batch_initial = 65: must be from 8 to 64"),
         ({"batch_max": 64, "batch_initial": 7}, "batch_initial = 7: must be from 8 to 64"),
         ({"beta": -1.0}, "beta = -1.0: must be at least 0"),
-        ({"megabatch_batches": 0}, "megabatch_batches = 0: must be at least 1"),
+        ({"megabatch_batches": 0}, "megabatch_batches = 0: must be at least 1, or 'auto'"),
         ({"scale_every": 0}, "scale_every = 0: must be at least 1"),
         ({"weighting": "equal"}, "weighting = 'equal': must be one of 'paper', 'rows'"),
         (

@@ -230,7 +230,7 @@ def test_a_stored_state_goes_on_as_if_nothing_had_happened(case):
     [
         ({"lr": 0.0}, "lr = 0.0: must be above 0"),
         ({"batch_max": 0}, "batch_max = 0: must be at least 1"),
-        ({"megabatch_batches": 0}, "megabatch_batches = 0: must be at least 1"),
+        ({"megabatch_batches": 0}, "megabatch_batches = 0: must be at least 1, or 'auto'"),
     ],
 )
 def test_wrong_batches_are_refused(case, changes, message):
