@@ -22,6 +22,13 @@ Where a merge's weights sum to S = 1 + e, a model of which nothing is learned gr
 that formula, and ``grown`` how much larger the largest replica became a merge than in the run of
 the same seed and shares with a sum of 1. Finished runs are kept, and the file is written after each
 seed.
+
+``late`` asks by what workers should weigh where some are late: by updates (Algorithm 2), by rows,
+or by rows times rows a step, as Decoupled DiLoCo weighs tokens (arXiv 2604.21428). Runs of
+``adaptive-sgd`` on four workers, by a quorum of .75 and by the barrier, of equally many epochs, in
+six scenes: speeds alike, 1.32 and 4 times apart, the second worker frozen for as long as twenty
+mega-batches take, each once for 5 % of an undisturbed run's time, and the last one at a tenth of
+the speed.
 """
 
 from __future__ import annotations
@@ -35,15 +42,17 @@ from typing import Any, Literal
 
 import study
 from adaptive import chosen_lr
+from daskxml.local import Freeze
 from daskxml.strategies import STRATEGIES, AdaptiveSgd
 from daskxml.strategies.adaptive_sgd import Config as Adaptive
 from daskxml.strategies.adaptive_sgd import normalized_weights, perturb_weights
 from daskxml.strategies.protocol import Measured, Merge
-from daskxml.strategies.state import MegabatchState
+from daskxml.strategies.state import MegabatchState, WorkerState
 from drawing import Figure, best, interval, table_lines
 from study import DATA, History, Job
 
 SHARES, WEIGHTS = ("u", "b", "alike"), ("neither", "perturbed", "sum", "printed")
+LATE_SHARES = ("u", "rows", "rows a step")
 FACTORS = ("data", "spread", "gamma", "shares")
 SPREADS = {1.32: study.SPEEDS, 4.0: (1.0, 0.63, 0.397, 0.25)}
 Row = dict[str, Any]
@@ -53,7 +62,7 @@ Row = dict[str, Any]
 class Config(Adaptive):
     """Settings of Adaptive SGD, and the two factors of its weights; see this module's head."""
 
-    shares: Literal["u", "b", "alike"] = "u"
+    shares: Literal["u", "b", "alike", "rows", "rows a step"] = "u"
     weights: Literal["neither", "perturbed", "sum", "printed"] = "printed"
 
 
@@ -69,7 +78,7 @@ class Weighted(AdaptiveSgd):
         sizes = {name: worker.batch_size for name, worker in workers.items()}
         weights = normalized_weights(sizes, updates)
         if self.config.shares != "u":
-            counts = sizes if self.config.shares == "b" else dict.fromkeys(sizes, 1.0)
+            counts = counts_of(workers, self.config.shares)
             weights = {name: n / sum(counts.values()) for name, n in counts.items()}
         if merge.perturbed:
             printed = perturb_weights(weights, updates, self.config)
@@ -81,6 +90,19 @@ class Weighted(AdaptiveSgd):
         return replace(merge, weights=weights)
 
     Config = Config  # at the end, where it hides nothing
+
+
+def counts_of(workers: Mapping[str, WorkerState], shares: str) -> dict[str, float]:
+    """Return what replicas weigh by; rows of a late one are capped as its updates are."""
+    if shares == "alike":
+        return dict.fromkeys(workers, 1.0)
+    if shares == "b":
+        return {name: worker.batch_size for name, worker in workers.items()}
+    most = max((w.rows for w in workers.values() if not w.age), default=0) or math.inf
+    rows = {name: min(float(worker.rows), most) for name, worker in workers.items()}
+    if shares == "rows":
+        return rows
+    return {name: n * workers[name].batch_size for name, n in rows.items()}
 
 
 def jobs_of(sets: Iterable[str], seed: int) -> dict[tuple[Any, ...], Job]:
@@ -168,4 +190,84 @@ def factorial(figure: Figure) -> None:
         figure.write(rows, table_lines(effects(rows)))
 
 
-KINDS = {"factorial": factorial}
+def scenes(undisturbed: History) -> dict[str, tuple[Sequence[float], tuple[Freeze, ...]]]:
+    """Return the speeds and freezes of each scene, by an undisturbed run's times."""
+    ends = [row["wall_s"] for row in undisturbed]
+    whole, length = ends[-1], ends[-1] / len(ends)
+    in_turn = [Freeze((0.1 + 0.2 * n) * whole, str(n), 0.05 * whole) for n in range(4)]
+    equal, spread = (1.0,) * 4, study.SPEEDS
+    return {
+        "alike": (equal, ()), "1.32": (spread, ()), "4": (SPREADS[4.0], ()),
+        "one frozen": (spread, (Freeze(whole / 8.0, "1", 20.0 * length),)),
+        "each 5 %": (spread, tuple(in_turn)), "a tenth": ((1.0, 1.0, 1.0, 0.1), ()),
+    }  # fmt: skip
+
+
+def late_jobs(data: str, seed: int, epochs: int, folder: Path) -> dict[tuple[str, ...], Job]:
+    """Return a seed's runs on a set by scene and policy."""
+    base = Job(
+        data=data, algorithm="adaptive-sgd", seed=seed, every=1_000_000,
+        lr=chosen_lr(data, "adaptive-sgd"),
+        overrides=(
+            ("training.minutes", 0), ("training.epochs", epochs), ("strategy.name", "weighted"),
+        ),
+    )  # fmt: skip
+    (undisturbed,) = study.run_all([base], folder, simulate_one).values()
+    return {
+        (scene, policy, shares): replace(
+            base, speeds=tuple(speeds), freezes=freezes,
+            overrides=(
+                *base.overrides, ("combine.quorum", quorum), ("strategy.shares", shares),
+                ("strategy.weights", "perturbed"),
+            ),
+        )
+        for scene, (speeds, freezes) in scenes(undisturbed).items()
+        for policy, quorum in (("barrier", 1.0), ("quorum", 0.75))
+        for shares in (LATE_SHARES if quorum < 1.0 or scene in ("4", "a tenth") else ("u",))
+    }  # fmt: skip
+
+
+def late(figure: Figure) -> None:
+    """Simulate seed by seed, and write what is known after each."""
+    rows: list[Row] = []
+    for seed in range(figure.given["seeds"]):
+        for data in figure.sets:
+            jobs = late_jobs(data, seed, figure.given["epochs"], figure.folder)
+            histories = study.run_all(list(jobs.values()), figure.folder, simulate_one)
+            for (scene, policy, shares), job in jobs.items():
+                history = histories[job]
+                rows.append({
+                    "data": data, "scene": scene, "policy": policy, "shares": shares, "seed": seed,
+                    "P@1": round(history[-1]["metrics"]["P@1"], 5), "merges": len(history),
+                    "late": sum(bool(row.get("late")) for row in history),
+                    "rows_per_s": round(history[-1]["rows"] / history[-1]["wall_s"], 1),
+                })  # fmt: skip
+        figure.write(rows, table_lines(late_effects(rows)))
+
+
+def late_effects(rows: Sequence[Row]) -> list[Row]:
+    """Return a row for each set, scene, policy and kind of shares.
+
+    ``P@1`` and ``speed`` are paired with the barrier's of the same scene without its freezes, by
+    updates: differences in hundredths with half their 95 % interval, and a ratio.
+    """
+    keys = ("data", "scene", "policy", "shares")
+    found: dict[tuple[str, ...], dict[int, Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[key] for key in keys), {})[row["seed"]] = row
+    table = []
+    for cell, own in found.items():
+        calm = "1.32" if cell[1] in ("one frozen", "each 5 %") else cell[1]
+        base = found[cell[0], calm, "barrier", "u"]
+        ratios = [row["rows_per_s"] / base[seed]["rows_per_s"] for seed, row in own.items()]
+        shares = [row["late"] / row["merges"] for row in own.values()]
+        table.append({
+            **dict(zip(keys, cell, strict=True)), "seeds": len(own),
+            "P@1": interval([row["P@1"] for row in own.values()])[0],
+            "points": _difference(own, base, "P@1"), "rows a second": sum(ratios) / len(ratios),
+            "merges with a late one": sum(shares) / len(shares),
+        })  # fmt: skip
+    return table
+
+
+KINDS = {"factorial": factorial, "late": late}

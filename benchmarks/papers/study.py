@@ -58,7 +58,7 @@ from daskxml.api.in_process import simulate
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.errors import TrainingError
 from daskxml.data.synthetic import SyntheticSpec, write_xml
-from daskxml.local import CostModel, Network, Rows, read_rows, v100_cost
+from daskxml.local import CostModel, Freeze, Network, Rows, read_rows, v100_cost
 from daskxml.models.network.spec import Layout, ModelSpec
 
 HERE = Path(__file__).parent
@@ -171,6 +171,8 @@ class Job:
         Of the run.
     overrides
         ``("section.key", value)`` that win over everything else.
+    freezes
+        When which workers do nothing.
     """
 
     data: str
@@ -184,6 +186,7 @@ class Job:
     slowdown: float = 1.0
     seed: int = 0
     overrides: tuple[tuple[str, Any], ...] = ()
+    freezes: tuple[Freeze, ...] = ()
 
     @property
     def worker_speeds(self) -> tuple[float, ...]:
@@ -303,9 +306,11 @@ def find(job: Job, folder: Path) -> tuple[Path, RunConfig, dict[str, Any]]:
         "cost": dataclasses.asdict(cost),
         "network": dataclasses.asdict(network),
         "synthetic": dataclasses.asdict(spec) if (spec := DATA[job.data].synthetic) else None,
+        **({"freezes": [dataclasses.astuple(each) for each in job.freezes]} if job.freezes else {}),
     }
     path = _key(job, config, decides)
-    return path, config, {"speeds": job.worker_speeds, "cost": cost, "network": network}
+    given = {"speeds": job.worker_speeds, "cost": cost, "network": network}
+    return path, config, given | {"changes": job.freezes}
 
 
 def _simulate(job: Job, folder: Path) -> dict[str, Any]:

@@ -11,6 +11,12 @@ the begin of the first one of the next: medians and quartiles for two workers an
 With ``--frozen`` instead: one of four such workers of one speed is frozen for so many seconds, with
 a quorum of .75 and with a barrier, and three train undisturbed.
 
+With ``--goodput`` instead: 64 simulated workers, 1 to 4 times as slow as the first, for so many
+virtual minutes in which each is frozen for 5 % of the time, 20 s at a time, and each minute one is
+lost, whose successor comes half a minute later. ``goodput`` is rows merged over the rows that the
+workers that were there and not frozen could have done. A quorum of a quarter is the nearest to
+Decoupled DiLoCo, whose learners wait for a minimum quorum and a grace window.
+
 With ``--equal`` instead: two equal workers train with the settings of the run file. Processes are
 held to .7 of a core each (control groups of Linux, as root), since on two cores the scheduler and
 the client need the rest; in the simulator batches have a jitter of 8 %. ``busy`` is the share of
@@ -18,12 +24,13 @@ the time in which they stepped, merges included; ``beyond 1.1`` that of the merg
 made more than 1.1 times the updates of the other.
 
     python benchmarks/speed/dispatch.py [--megabatch-batches 1000] [--megabatches 6] [--merges 40] \
-    [--frozen 60] [--equal FOLDER]
+    [--frozen 60] [--goodput 10] [--equal FOLDER]
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import signal
 import statistics
@@ -35,13 +42,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from distributed import Client, LocalCluster, Worker
 
 import daskxml
 from daskxml.data.synthetic import SyntheticSpec, write_xml
-from daskxml.local import CostModel
+from daskxml.local import Arrival, CostModel, Freeze, Loss, Network
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -51,6 +59,8 @@ SPEEDS = (1.0, 1.0, 0.5, 0.25)
 BATCH_S = 0.005
 BATCH_ROWS = 64
 HIDDEN = 64
+FREEZE_S, FREEZE_EVERY_S = 20.0, 400.0
+SIMULATED_BATCH_S = 0.05  # at speed 1
 WARM = 10  # mega-batches before one is measured
 # Features and labels of models of so many MiB.
 MODELS = {"0.3": (1_000, 200), "1": (3_000, 1_096), "16": (32_000, 33_536)}
@@ -214,6 +224,61 @@ def freeze(workers: int, quorum: float, seconds: float) -> dict[str, Any]:
     return found | {"merged": [(round(at_s - merged[0][0], 3), rows) for at_s, rows in merged]}
 
 
+def misfortunes(speeds: dict[str, float], end_s: float, seed: int) -> tuple[list[Any], float]:
+    """Return what happens to workers, and the seconds of work at speed 1 that it leaves them."""
+    random, changes = Random(seed), list[Any]()
+    present = {name: (0.0, speed) for name, speed in speeds.items()}
+    left_s = 0.0
+    numbers = itertools.count(len(speeds))
+
+    def leave(name: str, at_s: float) -> float:
+        """Let a worker freeze now and then while it is there; return what it could have done."""
+        came_s, speed = present.pop(name)
+        frozen_s, begin_s = 0.0, came_s + random.uniform(0.0, FREEZE_EVERY_S)
+        while begin_s + FREEZE_S < at_s:
+            changes.append(Freeze(begin_s, name, FREEZE_S))
+            frozen_s += FREEZE_S
+            begin_s += FREEZE_S + random.expovariate(1.0 / (FREEZE_EVERY_S - FREEZE_S))
+        return speed * (at_s - came_s - frozen_s)
+
+    for minute in range(1, int(end_s / 60.0)):
+        lost, speed = random.choice([(name, speed) for name, (_, speed) in present.items()])
+        left_s += leave(lost, 60.0 * minute)
+        successor = str(next(numbers))
+        changes += Loss(60.0 * minute, lost), Arrival(60.0 * minute + 30.0, successor, speed)
+        present[successor] = (60.0 * minute + 30.0, speed)
+    left_s += sum(leave(name, end_s) for name in list(present))
+    return changes, left_s
+
+
+def goodput(minutes: float, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield rows of the results, by the share of the workers that a merge waits for."""
+    speeds = {str(n): 1.0 / (1.0 + 3.0 * n / 63.0) for n in range(64)}
+    changes, left_s = misfortunes(speeds, 60.0 * minutes, seed)
+    spec = SyntheticSpec(rows=5000, features=50, labels=10, seed=1)
+    settings = {
+        "model": {"hidden": [4]}, "training": {"minutes": minutes}, "cluster": {"threads": 1},
+        "strategy": {"batch_max": BATCH_ROWS, "batch_min": BATCH_ROWS, "megabatch_batches": 2400},
+        "evaluation": {"every": 1_000_000},
+    }  # fmt: skip
+    cost = CostModel(per_row_s=SIMULATED_BATCH_S / BATCH_ROWS, jitter=0.08)
+    network = Network(message_s=0.003)
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_xml(Path(folder) / "train.txt", spec, "train")
+        for quorum in (1.0, 0.75, 0.25):
+            run = daskxml.simulate(
+                settings, speeds, cost=cost, network=network, changes=changes, train=path,
+                overrides={"combine.quorum": quorum},
+            )  # fmt: skip
+            times = [0.0, *(row["wall_s"] for row in run.history)]
+            could = left_s / SIMULATED_BATCH_S * BATCH_ROWS * times[-1] / (60.0 * minutes)
+            yield {
+                "workers": 64, "seed": seed, "quorum": quorum, "minutes": minutes,
+                "goodput": run.history[-1]["rows"] / could, "merges": len(run.history),
+                "longest_s": max(after - before for before, after in pairwise(times)),
+            }  # fmt: skip
+
+
 @contextmanager
 def held_to_a_share(client: Client) -> Iterator[None]:
     """Let each of the workers have a share of a core."""
@@ -272,11 +337,14 @@ def main() -> Any:
     parser.add_argument("--megabatches", type=int, default=6)
     parser.add_argument("--merges", type=int, default=40, help="of each model (default 40)")
     parser.add_argument("--frozen", type=float, help="seconds that a worker is frozen")
+    parser.add_argument("--goodput", type=float, help="virtual minutes of 64 workers")
     parser.add_argument("--equal", type=Path, help="folder with the training files of the sets")
     options = parser.parse_args()
     if options.equal:
         found = [*train_equal(options.equal, options.merges)]
         return write_result("equal_workers", with_earlier("equal_workers", found), share=SHARE)
+    if minutes := options.goodput:
+        return write_result("goodput", [r for s in range(3) for r in goodput(minutes, s)])
     if seconds := options.frozen:
         found = [freeze(4, 0.75, seconds), freeze(4, 1.0, seconds), freeze(3, 0.75, 0.0)]
         merged = [row.pop("merged") for row in found]

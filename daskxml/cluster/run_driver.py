@@ -34,7 +34,6 @@ from daskxml.cluster.executor import (
 from daskxml.cluster.membership import Admission, Membership, wait_for_worker
 from daskxml.cluster.worker_group import (
     LOOK_S,
-    SILENT_S,
     LostBeforeAnswer,
     WorkerGroup,
     WorkerHandle,
@@ -54,7 +53,7 @@ from daskxml.session.commands import (
     StopRequest,
     WorkResult,
 )
-from daskxml.session.run_loop import RESTART, RunLoop
+from daskxml.session.run_loop import RESTART, SILENT_S, RunLoop
 from daskxml.session.session import Session
 from daskxml.session.setup import (
     NO_NAMES,

@@ -37,7 +37,6 @@ from daskxml.worker.shared_model import SharedHandle
 Created = tuple[float, str, SharedHandle | None]  # speed, memory, shared model
 CALLS = 3
 LOOK_S = 0.5  # between looks at who is silent
-SILENT_S = 2.5  # without a heartbeat; longer where many workers send them less often
 NOTICE_S = 3.0  # the scheduler notices a lost worker that much later than a peer
 
 

@@ -22,9 +22,9 @@ from daskxml.local.cost import TICK_S, whole_ticks
 from daskxml.local.executor import LocalExecutor
 from daskxml.local.worker import LocalWorker, WorkerFactory
 from daskxml.session.commands import INTERRUPTED, STOP, Command, StopRequest
-from daskxml.session.run_loop import RunLoop
+from daskxml.session.run_loop import SILENT_S, RunLoop
 from daskxml.session.session import Session
-from daskxml.strategies.protocol import Rebase
+from daskxml.strategies.protocol import Rebase, WorkerSilent
 
 NOBODY_COMES = "every worker was lost, and no other comes; let one arrive, or lose less"
 
@@ -70,6 +70,11 @@ class Freeze(_Change):
     seconds: float
 
 
+@dataclass(frozen=True)
+class _Silence(_Change):
+    """``worker`` has not been heard of for `SILENT_S` seconds."""
+
+
 Change = Loss | Arrival | Freeze
 
 
@@ -102,7 +107,7 @@ class Script:
     """Losses and arrivals that are still to happen, the earliest first, losses before arrivals."""
 
     def __init__(self, changes: tuple[Change, ...]) -> None:
-        self._changes: list[tuple[float, bool, Change]] = []
+        self._changes: list[tuple[float, bool, Change | _Silence]] = []
         for change in changes:
             self.push(change, whole_ticks(change.at_s))
 
@@ -111,12 +116,12 @@ class Script:
         """When the next change happens; infinite if there is none."""
         return self._changes[0][0] if self._changes else math.inf
 
-    def push(self, change: Change, at_s: float) -> None:
+    def push(self, change: Change | _Silence, at_s: float) -> None:
         """Schedule a change."""
         entry = at_s, isinstance(change, Arrival), change
         insort(self._changes, entry, key=lambda each: each[:2])
 
-    def pop(self) -> Change:
+    def pop(self) -> Change | _Silence:
         """Return the next change."""
         return self._changes.pop(0)[2]
 
@@ -228,18 +233,32 @@ class LocalDriver:
         due_s = self.session.deadline_s()
         return math.ceil(due_s / TICK_S) * TICK_S if due_s < math.inf else due_s
 
-    def _change(self, change: Change) -> list[Command]:
+    def _change(self, change: Change | _Silence) -> list[Command]:
         name = change.worker
         if isinstance(change, Arrival):
             worker = self._factory.create(name, change.speed)
             self.candidates.append(Candidate(worker, self.executor.clock.now_s))
         elif isinstance(change, Freeze):
             self.executor.freeze(name, whole_ticks(change.seconds))
+            if self.session.strategy.quorum < 1.0 and change.seconds > SILENT_S:
+                silent_s = self.executor.clock.now_s + SILENT_S
+                self._script.push(_Silence(silent_s, name), whole_ticks(silent_s))
+        elif isinstance(change, _Silence):
+            return self._silence(name)
         elif name in self.executor.workers:
             return self._lose(change, name)
         else:
             self._forget_candidate(name)
         return []
+
+    def _silence(self, name: str) -> list[Command]:
+        """Let the others go on without a worker that is frozen, if they have its model too."""
+        present, now_s = self.session.present(), self.executor.clock.now_s
+        workers = self.executor.workers
+        if name not in present or all(workers[other].wakes_s > now_s for other in present):
+            return []
+        self.executor.give_up(name)
+        return self.session.handle(WorkerSilent(name), now_s)
 
     def _forget_candidate(self, name: str) -> None:
         self.candidates = [each for each in self.candidates if each.worker.name != name]
@@ -287,7 +306,7 @@ class LocalDriver:
         nbytes, network = candidate.worker.training.model_bytes, self.executor.network
         candidate.generation = generation
         takes_s = network.transfer_s(nbytes) + whole_ticks(network.latency_s + network.message_s)
-        candidate.ready_s = self.executor.clock.now_s + takes_s
+        candidate.ready_s = max(self.executor.clock.now_s, candidate.worker.wakes_s) + takes_s
 
     def _join(self, worker: LocalWorker) -> None:
         donors = (other.training for other in self.executor.workers.values())

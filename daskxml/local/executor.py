@@ -67,12 +67,15 @@ class Task:
         Does the computation; returns the result, None where there is none yet.
     settled_s
         From then on a loss does not undo it.
+    is_lease
+        It is one worker's own, for which nobody waits.
     """
 
     end_s: float
     workers: Collection[str]
     finish: Callable[[], Result | None]
     settled_s: float = math.inf
+    is_lease: bool = False
 
 
 class LocalExecutor:
@@ -133,13 +136,28 @@ class LocalExecutor:
         """Let a worker, and what it takes part in, stand still for so long."""
         if worker not in self.workers:
             return
-        frozen = self.workers[worker]
-        frozen.wakes_s = max(frozen.wakes_s, self.clock.now_s + seconds)
-        frozen.free_s = max(frozen.free_s, self.clock.now_s) + seconds
+        frozen, now_s = self.workers[worker], self.clock.now_s
+        frozen.wakes_s = max(frozen.wakes_s, now_s + seconds)
+        frozen.free_s = max(frozen.free_s, now_s) + seconds
         for place, (end_s, begins, number, task) in enumerate(self._tasks):
-            if worker in task.workers:
-                later = replace(task, end_s=end_s + seconds)
-                self._tasks[place] = later.end_s, begins, number, later
+            if worker not in task.workers:
+                continue
+            if len(task.workers) > 1:  # others that are frozen may delay it already
+                others = (self.workers[name].wakes_s for name in task.workers if name != worker)
+                left_s = end_s - max(now_s, *others)
+                later_s = max(end_s, frozen.wakes_s + left_s)
+            else:
+                later_s = end_s + seconds
+            self._tasks[place] = later_s, begins, number, replace(task, end_s=later_s)
+        heapq.heapify(self._tasks)
+
+    def give_up(self, worker: str) -> None:
+        """Undo what others wait for a silent worker with, if a loss could; its leases go on."""
+        now_s = self.clock.now_s
+        self._tasks = [
+            entry for entry in self._tasks
+            if worker not in (task := entry[-1]).workers or task.is_lease or task.settled_s <= now_s
+        ]  # fmt: skip
         heapq.heapify(self._tasks)
 
     def remove(self, worker: str) -> bool:
@@ -159,9 +177,10 @@ class LocalExecutor:
         settled_s: float = math.inf,
         *,
         begins: bool = False,
+        is_lease: bool = False,
     ) -> None:
         self._started += 1
-        task = Task(end_s, workers, finish, settled_s)
+        task = Task(end_s, workers, finish, settled_s, is_lease)
         heapq.heappush(self._tasks, (end_s, begins, self._started, task))
 
     # ---------------------------------------------------------------- commands
@@ -195,6 +214,10 @@ class LocalExecutor:
     def _lease(self, command: RunWork, begins_s: float) -> None:
         (name,), generation = command.workers, self.session.generation
         worker, done = self.workers[name], list[WorkStats]()
+
+        def start(at_s: float, work: Callable[[], Result | None], *, begins: bool = False) -> None:
+            self._start(at_s, command.workers, work, begins=begins, is_lease=True)
+
         begun_s = end_s = max(worker.free_s, begins_s + self._fetch_s(command))
         pieces = [
             (*piece, lr)
@@ -205,9 +228,9 @@ class LocalExecutor:
             work = partial(worker.work, together, lr, done)
             if worker.has_copy:
                 takes_s += self.network.transfer_s(worker.training.model_bytes)
-                self._start(end_s, command.workers, work, begins=True)
+                start(end_s, work, begins=True)
             end_s += takes_s
-            self._start(end_s, command.workers, worker.release if worker.has_copy else work)
+            start(end_s, worker.release if worker.has_copy else work)
         worker.free_s, busy_s = end_s, end_s - begun_s
 
         def finish() -> Result:
@@ -215,7 +238,7 @@ class LocalExecutor:
             work.busy_s = busy_s if worker.is_virtual else work.busy_s
             return WorkResult(command.number, (work,))
 
-        self._start(end_s + self._message_s, command.workers, finish)
+        start(end_s + self._message_s, finish)
 
     def _fetch_s(self, command: RunWork) -> float:
         """Return the transfer time of rows that are resident on other workers."""

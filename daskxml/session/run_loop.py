@@ -14,6 +14,7 @@ from daskxml.session.commands import STOP, Command, EndRun, Restart
 from daskxml.session.session import Session
 from daskxml.strategies.protocol import Rebase, WorkerDevice, WorkerJoined, WorkerLost
 
+SILENT_S = 2.5  # without a sign of life, for the others to go on; longer with many workers
 RESTART = "restart"  # why a session ends that has lost all workers
 STATES = {
     "idle": "starting",

@@ -22,6 +22,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -60,7 +61,7 @@ from daskxml.strategies.protocol import (
     WorkerLost,
     WorkerSilent,
 )
-from daskxml.strategies.quorum import grace_s
+from daskxml.strategies.quorum import WAITS, grace_s
 
 
 class Session:
@@ -106,6 +107,9 @@ class Session:
         self._writer, self._strategy_name = "", (settings or {}).get("name", "")
         self._wall_before_s = self._started_s = 0.0
         self._grace_s, self._grace_until_s = grace_s, math.inf
+        self._waits_since_s = math.inf  # for others
+        self._waited_s: deque[float] = deque(maxlen=WAITS)
+        self._missed: dict[str, tuple[float, float]] = {}  # late workers: that, and a wait's limit
         self._measured: set[str] = set()  # whose norms the strategy has asked for
         self._trace: list[Any] = []  # entries that are in no row of the history yet
         if stored is not None:
@@ -317,7 +321,11 @@ class Session:
                     self.log.events.append(worker_event("late", name, after_s))
                 return MergeReplicas(self.generation + 1, dict(weights), momentum)
             case protocol.Wait(waits_for):
-                self._grace_until_s = now_s + grace_s(after_s, self._grace_s, waits_for)
+                self._waits_since_s = now_s if waits_for == "others" else math.inf
+                # A mega-batch that is cut short has leases under way, as none has at its end.
+                waited_s = () if self.stop_reason else self._waited_s
+                grace = grace_s(after_s, self._grace_s, waits_for, waited_s)
+                self._grace_until_s = now_s + grace
             case protocol.GiveUp(worker):
                 rows = self._allocator.give_up(worker)
                 self._add_event(worker_event("given up", worker, after_s, rows))
@@ -332,6 +340,10 @@ class Session:
             self.log.events.append(memory_event(limited.worker, after_s, limited.rows))
             commands += self._decide(limited, now_s)
         done = self._allocator.done(result, now_s)
+        for name in done.rows if done is not None else ():
+            since_s, most_s = self._missed.pop(name, (now_s, 0.0))
+            if now_s - since_s < most_s:  # it was a little late, and was not frozen
+                self._waited_s.append(now_s - since_s)
         work = None
         if done is not None and any(done.rows.values()):  # else others do its rows
             work = dict(zip(done.rows, result.ranks, strict=True))
@@ -345,6 +357,12 @@ class Session:
     def _end_training(self, now_s: float) -> None:
         """Record when the mega-batch was over for those that are merged."""
         self._grace_until_s = math.inf
+        since_s, self._waits_since_s = self._waits_since_s, math.inf
+        if since_s < math.inf:
+            late = {*self.present()} - {*self.strategy.merging(self.state)}
+            self._missed |= dict.fromkeys(late, (since_s, since_s - self.log.begun_s))
+            if not late:
+                self._waited_s.append(now_s - since_s)
         if self.stage == "train":
             self.stage = "merge"
             self.log.trained_s = now_s

@@ -9,7 +9,8 @@ from typing import ClassVar, Literal
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded, check_ranges
 
-FIRST, MOST = 50, 400  # batches of a mega-batch, where that is left open
+FIRST, MOST = 50, 200  # batches of a mega-batch, where that is left open
+
 
 @dataclass(frozen=True, kw_only=True)
 class BatchConfig:
@@ -22,7 +23,7 @@ class BatchConfig:
     batch_max
         The largest batch of a worker, in rows.
     megabatch_batches
-        Rows between two merges, in batches of ``batch_max``. ``"auto"``: so many, from 50 to 400,
+        Rows between two merges, in batches of ``batch_max``. ``"auto"``: so many, from 50 to 200,
         that the workers train for 95 % of the time (`daskxml.strategies.length`); 50 where they do
         not train replicas by leases.
 

@@ -4,6 +4,10 @@ Around each merge workers wait: for the last of them, for the merge itself, for 
 That takes about the same time however many rows there are between two merges, so a mega-batch is
 doubled until it takes at most `SHARE` of the time, and halved once half the rows would do. A worker
 alone waits for nobody, and keeps `FIRST` batches: its run is the same each time.
+
+A momentum g of merges is that of `FIRST` batches: where there are m times as many, a merge has g^m,
+so that past changes fade by rows. It amplifies the changes less, by 1 / (1 - g^m) in the long run,
+which the learning rate makes up for: `gain`.
 """
 
 from __future__ import annotations
@@ -16,6 +20,17 @@ from daskxml.strategies.state import MegabatchState
 SHARE = 0.05  # of the time, for waiting and merging
 _NEWEST = 0.25  # weight of the last mega-batch in the measured wait
 _SURPRISE = 4.0  # times the measured wait that one counts, at most: a worker may have been frozen
+
+
+def gain(momentum: float, times: float) -> float:
+    """Return the learning rate's factor for mega-batches ``times`` as long as `FIRST` batches.
+
+    Examples
+    --------
+    >>> gain(0.9, 1.0), round(gain(0.9, 4.0), 3), gain(0.0, 4.0)
+    (1.0, 3.439, 1.0)
+    """
+    return (1.0 - momentum**times) / (1.0 - momentum)
 
 
 def with_length(state: MegabatchState, took_s: float, batch_rows: int) -> MegabatchState:
@@ -34,7 +49,8 @@ def with_length(state: MegabatchState, took_s: float, batch_rows: int) -> Megaba
 
     >>> from daskxml.strategies.state import WorkerState
     >>> worker = WorkerState(batch_size=64, rows=1600, busy_s=0.16)
-    >>> state = MegabatchState(0, merging=("a", "b"), members={"a": worker, "b": worker})
+    >>> state = MegabatchState(
+    ...     remaining_rows=0, batches=50, merging=("a", "b"), members={"a": worker, "b": worker})
     >>> with_length(state, 0.176, 64).batches
     100
     """

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from daskxml.strategies import length
 from daskxml.strategies import quorum as by_quorum
 from daskxml.strategies.batches import BatchConfig
 from daskxml.strategies.dispatch import (
@@ -22,7 +23,6 @@ from daskxml.strategies.dispatch import (
     Load,
     next_lease_rows,
 )
-from daskxml.strategies.length import with_length
 from daskxml.strategies.protocol import (
     REPLICA,
     BatchLimited,
@@ -156,14 +156,15 @@ class Strategy:
         """Return how long leases are."""
         return DEFAULT_POLICY
 
-    def lease_of(self, name: str, worker: WorkerState, rows: int) -> Work | None:
+    def lease_of(self, name: str, worker: WorkerState, rows: int, gain: float) -> Work | None:
         """Return a worker's lease of at most so many rows; None if that is none.
 
         With `scales_parts` a lease of less than a batch is at a rate in proportion to its rows.
+        ``gain`` is a factor of all rates.
         """
         if not rows:
             return None
-        rate = self.rate(worker)
+        rate = self.rate(worker) * gain
         if self.scales_parts:
             rate *= min(1.0, rows / worker.batch_rows)
         return Work.alone(name, rows, worker.batch_rows, rate)
@@ -200,11 +201,11 @@ class Strategy:
         if isinstance(event, Merged):
             largest = self.config.batch_max
             if self.config.megabatch_batches == "auto" and not (self.is_joint or self.shares_model):
-                state = with_length(state, event.took_s, largest)
+                state = length.with_length(state, event.took_s, largest)
             return next_megabatch(self.scale(state), state.batches * largest), ()
         if isinstance(event, Measured) and state.phase == "measure":
             state = replace(state, phase="merge", first_norm=state.first_norm or event.largest_norm)
-            return state, (self.merge(by_quorum.merging(state), event),)
+            return state, (self._merge(state, event),)
         state = self.record(state, event)
         is_open = state.phase not in ("idle", "measure", "merge")
         return self.schedule(state) if is_open else (state, ())
@@ -288,13 +289,28 @@ class Strategy:
             state = replace(state, phase="measure", merging=names)
             return state, (*commands, Measure(names))
         state = replace(state, phase="merge", merging=names)
-        return state, (*commands, self.merge(by_quorum.merging(state), Measured({}, 0)))
+        return state, (*commands, self._merge(state, Measured({}, 0)))
+
+    def _merge(self, state: MegabatchState, measured: Measured) -> Merge:
+        merge = self.merge(by_quorum.merging(state), measured)
+        return replace(merge, momentum=merge.momentum ** self._times(state))
+
+    def _times(self, state: MegabatchState) -> float:
+        """Return how many times the first mega-batch is as long as this one."""
+        return state.batches / self.config.first_batches
+
+    def gain(self, state: MegabatchState) -> float:
+        """Return the factor of all rates in this mega-batch."""
+        return length.gain(getattr(self.config, "momentum", 0.0), self._times(state))
 
     def lease(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
         """Lease rows to the workers that should have more."""
+        if state.is_draining:
+            return state, ()
         leases, policy = list[Command](), self.policy(state)
         members, remaining = present(state.members), state.remaining_rows
-        while not state.is_draining and (lease := self._next_lease(members, remaining, policy)):
+        gain = self.gain(state)
+        while lease := self._next_lease(members, remaining, policy, gain):
             leases.append(lease)
             (worker,) = lease.parts
             members[worker] = members[worker].with_lease(lease.rows)
@@ -303,20 +319,22 @@ class Strategy:
         return replace(state, members=everyone, remaining_rows=remaining), tuple(leases)
 
     def _next_lease(
-        self, members: Mapping[str, WorkerState], remaining_rows: int, policy: LeasePolicy
-    ) -> Work | None:
+        self, members: Mapping[str, WorkerState], remaining_rows: int, policy: LeasePolicy,
+        gain: float,
+    ) -> Work | None:  # fmt: skip
         is_planned = _is_as_planned(members.values())
         loads = {name: _load(w, is_planned=is_planned) for name, w in members.items()}
         for name in sorted(members, key=lambda n: (members[n].leases, natural_order(n))):
             rows = next_lease_rows(name, loads, remaining_rows, policy)
-            if lease := self.lease_of(name, members[name], rows):
+            if lease := self.lease_of(name, members[name], rows, gain):
                 return lease
         return None
 
     def view(self, state: MegabatchState) -> dict[str, WorkerView]:
         """Return batch size, rate and throughput of every worker."""
+        gain = self.gain(state)
         return {
-            name: WorkerView(w.batch_rows, self.rate(w), w.rows_per_s, w.pool_threads)
+            name: WorkerView(w.batch_rows, self.rate(w) * gain, w.rows_per_s, w.pool_threads)
             for name, w in state.members.items()
         }
 

@@ -28,6 +28,7 @@ changes are weighed by tokens, here every row counts once, in the merge that its
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from daskxml.strategies.dispatch import LONGEST_LEASE_S
@@ -35,10 +36,13 @@ from daskxml.strategies.protocol import GiveUp, Rebase, Wait
 from daskxml.strategies.state import MegabatchState, present
 
 STALENESS = 3  # merges that a worker's oldest step may miss
+WAITS = 4
 _LEAST_S = 0.25
 
 
-def grace_s(since_begin_s: float, given_s: float | None, waits_for: str) -> float:
+def grace_s(
+    since_begin_s: float, given_s: float | None, waits_for: str, waited_s: Sequence[float] = ()
+) -> float:
     """Return how long to wait for others, once those that are in have nothing left to do.
 
     Parameters
@@ -46,18 +50,26 @@ def grace_s(since_begin_s: float, given_s: float | None, waits_for: str) -> floa
     since_begin_s
         Seconds since the mega-batch began.
     given_s
-        `[combine] grace`; None stands for a quarter of the mega-batch, and at least a quarter of a
-        second, so that no scheduler's hiccup makes a worker late.
+        `[combine] grace`; None stands for a quarter of the mega-batch, or three times the longest
+        of the last waits if that is less, and at least a quarter of a second, so that no
+        scheduler's hiccup makes a worker late.
     waits_for
         Of `Wait`. Without a quorum the wait is four times as long; where those that are in have
         done nothing, it is as long again with each report, and a lease is at least twice over.
+    waited_s
+        The last `WAITS` waits for others, with how long a late worker would have been waited for;
+        fewer are no measure.
 
     Examples
     --------
     >>> grace_s(8.0, None, "others"), grace_s(8.0, 0.5, "quorum"), grace_s(8.0, 0.25, "work")
     (2.0, 2.0, 2.0)
+    >>> grace_s(8.0, None, "others", [0.1, 0.5, 0.1, 0.1])
+    1.5
     """
-    grace = max(_LEAST_S, since_begin_s / 4.0) if given_s is None else given_s
+    spread_s = 3.0 * max(waited_s) if len(waited_s) == WAITS else math.inf
+    auto = max(_LEAST_S, min(since_begin_s / 4.0, spread_s))
+    grace = auto if given_s is None else given_s
     if waits_for == "others":
         return grace
     return max(4.0 * grace, 2.0 * LONGEST_LEASE_S if waits_for == "work" else 0.0)

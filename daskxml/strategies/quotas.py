@@ -95,11 +95,11 @@ class QuotaStrategy(Strategy):
         here = present(state.members)
         state = assign_quotas(state, here.keys() & set(self.eligible(state)) or here)
         leases: list[Command] = []
-        members = dict(state.members)
+        members, gain = dict(state.members), self.gain(state)
         ordered = sorted(here, key=natural_order)
         for name in () if state.is_draining else ordered * IN_FLIGHT:  # one each, then another
             worker = members[name]
-            if lease := self.lease_of(name, worker, quota_lease_rows(worker)):
+            if lease := self.lease_of(name, worker, quota_lease_rows(worker), gain):
                 leases.append(lease)
                 left = worker.quota_rows - lease.rows
                 members[name] = replace(worker.with_lease(lease.rows), quota_rows=left)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,8 +12,9 @@ from hypothesis import strategies as st
 import daskxml
 from daskxml.core.errors import ConfigError
 from daskxml.data.synthetic import SyntheticSpec, write_xml
-from daskxml.local import Arrival, CostModel, Freeze, Loss
+from daskxml.local import Arrival, CostModel, Freeze, Loss, Network
 from daskxml.records.verification import verify
+from daskxml.session.run_loop import SILENT_S
 from harness.ledger_check import check_ledger
 from harness.small_data import matrices
 
@@ -82,6 +85,62 @@ def test_trees_refuse_what_they_do_not_simulate(data):
     freezes = {"speeds": [1.0, 1.0], "cost": COST, "changes": [Freeze(0.0, "0", 1.0)]}
     with pytest.raises(ConfigError, match="arrives or freezes, which label trees do not simulate"):
         daskxml.simulate("tree", **files, **freezes)
+
+
+def test_a_worker_that_freezes_in_a_merge_is_left_behind(data):
+    slow = {"network": Network(bandwidth_bytes_s=2e3), "changes": [Freeze(2.0, "1", 1000.0)]}
+    values = {"strategy.megabatch_batches": 400, "combine.grace": "auto", "training.epochs": 30}
+    run = simulate(data, values, **slow)
+    begin_s = next(row["wall_s"] for row in run.history if row.get("late"))
+    merging = [row for row in run.history if row["wall_s"] - row["merge_s"] < 2.0 < row["wall_s"]]
+    assert len(merging) == 1 or begin_s > 2.0 + SILENT_S
+    assert begin_s < 2.0 + SILENT_S + 4.0
+    check_ledger(run.history, ROWS)
+
+
+def test_the_grace_follows_what_was_waited_for(data):
+    """Workers are in within milliseconds of each other: nobody is waited for much longer."""
+    batches = {"strategy.batch_max": 64, "strategy.megabatch_batches": 250}
+    values = {**batches, "combine.grace": "auto", "training.epochs": 320}
+    calm = simulate(data, values).history
+    length_s = calm[5]["train_s"]
+    assert length_s > 2.0
+    run = simulate(data, values, changes=[Freeze(calm[5]["wall_s"] - 0.05, "1", 100.0)])
+    late = next(row for row in run.history if row.get("late"))
+    assert late["megabatch"] == 6
+    assert late["train_s"] < length_s + 0.3  # a quarter would be half a second and more
+
+
+def test_megabatches_grow_until_waiting_is_a_twentieth_of_the_time(data):
+    values = {"strategy.megabatch_batches": "auto", "training.epochs": 50}
+    far = {"network": Network(message_s=2e-3)}
+    run = simulate(data, values, **far)
+    lengths = [sum(w["rows"] for w in row["workers"].values()) // 8 for row in run.history]
+    assert lengths[:1] == [50]
+    assert set(lengths[:-1]) >= {50, 100, 200}
+    assert all(b <= 2 * a for a, b in pairwise(lengths))
+    last = run.history[-2]
+    busy_s = sum(worker["busy_s"] for worker in last["workers"].values()) / 4.0
+    assert busy_s / (last["train_s"] + last["merge_s"]) > 0.9
+    assert last["momentum"] == pytest.approx(0.9**4)
+    rate = max(worker["lr"] for worker in last["workers"].values())
+    assert rate == pytest.approx(0.1 * (1 - 0.9**4) / (1 - 0.9))
+    alone = simulate(data, {**values, "training.epochs": 9}, speeds=[1.0], **far)
+    assert {row["rows"] % 400 for row in alone.history} == {0}
+
+
+def test_a_run_whose_megabatches_grow_agrees_with_its_record_and_is_resumed(data, tmp_path):
+    values = {"strategy.megabatch_batches": "auto", "training.epochs": 20}
+    far = {"network": Network(message_s=2e-3)}
+    whole = simulate(data, values, out=tmp_path / "whole", **far)
+    assert verify(tmp_path / "whole").agrees
+    stop = lambda row: daskxml.STOP if row["megabatch"] == 4 else None  # noqa: E731
+    simulate(data, values, out=tmp_path / "two", on_megabatch=stop, **far)
+    again = simulate(data, values, resume=tmp_path / "two", **far)
+    rows = [row["rows"] for row in again.history]
+    assert rows[:4] == [row["rows"] for row in whole.history[:4]]
+    assert rows[6] - rows[5] > 400
+    assert verify(tmp_path / "two").agrees
 
 
 def test_a_barrier_waits(data):

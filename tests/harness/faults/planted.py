@@ -266,7 +266,7 @@ PLANTS = (
     Plant("the result is a late worker's model", "cluster.run_driver:RunDriver._set_late_aside",
           "self.group.candidates |=", "_ =", matters="late"),
     Plant("the grace never ends", "session.session:Session._command",
-          "now_s + grace_s(after_s, self._grace_s, waits_for)", "math.inf"),
+          "self._grace_until_s = now_s + grace", "self._grace_until_s = math.inf"),
     Plant("a merge waits for a worker that missed the last one", "strategies.quorum:others",
           "if worker.is_expected] or here", "] or here"),
     Plant("a silent worker is not left behind", "cluster.run_driver:RunDriver._watch",
