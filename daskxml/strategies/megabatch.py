@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from daskxml.strategies import length
 from daskxml.strategies import quorum as by_quorum
-from daskxml.strategies.batches import BatchConfig
+from daskxml.strategies.batches import BatchConfig, rate_gain, with_length
 from daskxml.strategies.dispatch import (
     DEFAULT_POLICY,
     SHORTEST_LEASE_S,
@@ -201,7 +200,7 @@ class Strategy:
         if isinstance(event, Merged):
             largest = self.config.batch_max
             if self.config.megabatch_batches == "auto" and not (self.is_joint or self.shares_model):
-                state = length.with_length(state, event.took_s, largest)
+                state = with_length(state, event.took_s, largest)
             return next_megabatch(self.scale(state), state.batches * largest), ()
         if isinstance(event, Measured) and state.phase == "measure":
             state = replace(state, phase="merge", first_norm=state.first_norm or event.largest_norm)
@@ -301,7 +300,7 @@ class Strategy:
 
     def gain(self, state: MegabatchState) -> float:
         """Return the factor of all rates in this mega-batch."""
-        return length.gain(getattr(self.config, "momentum", 0.0), self._times(state))
+        return rate_gain(getattr(self.config, "momentum", 0.0), self._times(state))
 
     def lease(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
         """Lease rows to the workers that should have more."""

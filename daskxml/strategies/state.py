@@ -256,7 +256,7 @@ class MegabatchState:
         Measured seconds of a step that all make together; 0 before the first measurement.
     batches, waited_s
         Of the largest size, in a mega-batch; how long workers wait around a merge, 0: not measured
-        (`daskxml.strategies.length`).
+        (`daskxml.strategies.batches`).
     """
 
     remaining_rows: int
