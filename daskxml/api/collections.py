@@ -134,6 +134,9 @@ def find_rows(given: Any, name: str) -> Given | None:
             return DaskRows(blocks, _read_arrays, sample_weight=given.sample_weight)
         return given
     if is_dask_collection(given) and hasattr(given, "columns"):
+        if getattr(dict(given.dtypes).get("text"), "kind", "") == "O":
+            way_on = "write it as Parquet files, which go in as they are, or use daskxml.Pipeline"
+            raise InputError(f"{name} is a Dask data frame of texts, which is not read: {way_on}")
         blocks = [(block, number) for number, block in enumerate(given.to_delayed())]
         return DaskRows(blocks, _read_frame, tuple(map(str, given.columns)))
     if isinstance(given, list | tuple) and any(map(_is_block, given)):

@@ -8,7 +8,8 @@ Every way to train makes a `Job` and gives it to a `Place`: a Dask cluster
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypedDict
@@ -17,6 +18,7 @@ from daskxml.config import RunConfig, load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.rows import feature_blocks, label_csr, slice_csr
+from daskxml.models.kinds import TRAINED
 from daskxml.models.trained import Model
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, run_callbacks
 from daskxml.observe.notebook import run_html
@@ -130,7 +132,8 @@ class Run:
 
     def __repr__(self) -> str:
         best = ", ".join(f"{name} {value:.4f}" for name, value in list(self.metrics.items())[:3])
-        return f"<Run: {len(self.history)} mega-batches, ended by {self.reason}; {best}>"
+        work = TRAINED[self.model.spec.kind].work(self.history[-1]) if self.history else "nothing"
+        return f"<Run: {work}, ended by {self.reason}{best and '; '}{best}>"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows instead of ``repr``."""
@@ -142,6 +145,23 @@ def in_memory(rows: Any, name: str) -> Any:
     _check_is_here(rows)
     is_here = hasattr(rows, "partitions") or hasattr(rows, "placement")
     return rows if is_here else None
+
+
+def split_given(given: Sequence[Any]) -> tuple[Any, Any]:
+    """Return the run file, "" where none is given, and the rows of a call or a command.
+
+    A run file comes first: a name alone, a path that ends in ``.toml``, or a dictionary.
+
+    Examples
+    --------
+    >>> split_given(["tree", "a.txt.gz"]), split_given(["a.txt.gz", "b.txt"])
+    (('tree', ['a.txt.gz']), ('', ['a.txt.gz', 'b.txt']))
+    """
+    first = given[0] if given else ""
+    is_path = isinstance(first, str | Path) and (Path(first).suffix == ".toml")
+    is_name = isinstance(first, str) and re.fullmatch(r"[\w-]+", first) is not None
+    is_run_file = is_path or is_name or isinstance(first, Mapping | RunConfig)
+    return (first, given[1:]) if is_run_file else ("", given)
 
 
 class JobOptions(TypedDict, total=False):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daskxml.api.in_process import InProcess
-from daskxml.api.run import Config, Job, Matrices, Run, in_memory
+from daskxml.api.run import Config, Job, Matrices, Run, in_memory, split_given
 from daskxml.config import DEFAULT_RUN_FILE
 from daskxml.config.sections import VECTORIZE, ClusterSection
 from daskxml.core.errors import ConfigError, needing
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def train(
-    config: Config = DEFAULT_RUN_FILE,
-    *,
+    config: Config | Any = DEFAULT_RUN_FILE,
+    *rows: Any,
     client: Client | None = None,
     train: Any | None = None,
     test: Any | None = None,
@@ -43,7 +43,9 @@ def train(
     ----------
     config
         A run file, the name of one that comes with daskxml, or a dictionary of its sections; by
-        default ``"best"``, four label trees.
+        default ``"best"``, four label trees, also where the training rows come first.
+    rows
+        Training rows, as for ``train``: ``X, Y``, or files.
     client, scheduler, workers
         A synchronous Dask client, or the address of a running scheduler; or a number of processes,
         of which the call creates a local cluster, and closes it at the end; 0 trains in this
@@ -80,14 +82,19 @@ def train(
     --------
     ::
 
-        run = daskxml.train(train=(X, Y))
+        run = daskxml.train(X, Y)
         run.model.predict(X, top_k=5)
     """
     if workers is not None and (client is not None or scheduler is not None):
         raise ConfigError("workers= is for a local cluster: leave out it or the other cluster")
+    named, rows = split_given((config, *rows))
+    if rows and train is not None:
+        raise ConfigError("training rows are given twice: leave out train=, or the others")
+    if rows:
+        train = rows[0] if len(rows) == 1 else rows
     job = Job.of(
-        config, train=train, test=test, overrides=overrides, out=out, resume=resume,
-        find=in_memory if workers == 0 else _found,
+        named or DEFAULT_RUN_FILE, train=train, test=test, overrides=overrides, out=out,
+        resume=resume, find=in_memory if workers == 0 else _found,
         settings=None if workers is None else {"cluster.workers": workers},
         on_event=on_event or notebook_progress(), on_megabatch=on_megabatch, raises=raises,
     )  # fmt: skip

@@ -182,9 +182,6 @@ _TRAINING = (
     _takes("--resume", metavar="DIR", help="continue from this run's last checkpoint"),
     _takes("--device", choices=("auto", "cpu", "cuda"),
            help="device of the workers (default: auto, a GPU where there is one)"),
-    _takes("--protocol", choices=("tcp", "ucx"),
-           help="of local workers, or required of the scheduler (default: ucx between GPUs, else "
-           "Dask's setting)"),
     _flag("--detach", "leave the run to the scheduler once it has started; see attach, runs and "
           "stop"),
 )  # fmt: skip

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from itertools import groupby
@@ -16,14 +15,12 @@ from daskxml._version import __version__
 
 NAME = "daskxml"
 OLDEST = (3, 11)
-EXTRAS = ("cluster", "cuda12", "cuda13", "ucx")  # for users; the others are for developers
-IMPORTED = (
-    "bokeh", "dask", "distributed", "fsspec", "numba", "numpy", "rich", "safetensors", "scipy",
+REQUIRED = (
+    "fsspec", "numba", "numpy", "psutil", "pyarrow", "rich", "safetensors", "scipy",
     "threadpoolctl", "tomli-w",
 )  # fmt: skip
+IMPORTED = ("bokeh", "dask", "distributed", *REQUIRED)
 MODULES = {"scipy": "scipy.linalg", "tomli-w": "tomli_w"}  # where not called as the package
-
-Installed = Callable[[str], "tuple[str, list[str]] | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +103,14 @@ def examine_python() -> Iterator[Finding]:
 
 
 def examine_packages() -> Iterator[Finding]:
-    """Yield versions, then what is missing, clashes, or does not load."""
-    versions = {name: found[0] for name in IMPORTED if (found := installed(name))}
+    """Yield versions, then what is missing or does not load; `pip check` knows what clashes."""
+    versions = {name: found for name in IMPORTED if (found := installed(name))}
     present = ", ".join(f"{name} {version}" for name, version in versions.items())
     yield Finding("packages", present or "none")
-    if own := installed(NAME):
-        yield from check_requirements(own[1])
-    else:
-        text = "daskxml is not installed, so what it requires is not known"
-        yield Finding("packages", text, "problem", "pip install .")
+    if not installed(NAME):
+        yield Finding("packages", "daskxml is not installed", "problem", "pip install .")
+    elif missing := " ".join(name for name in REQUIRED if name not in versions):
+        yield Finding("packages", f"not installed: {missing}", "problem", f"pip install {missing}")
     for name, version in versions.items():
         yield from import_problems("packages", f"{name} {version}", MODULES.get(name, name), name)
 
@@ -142,59 +138,9 @@ def load_problem(module: str) -> str:
     return ""
 
 
-def installed(name: str) -> tuple[str, list[str]] | None:
-    """Return a package's version and what it requires; None if it is not installed."""
+def installed(name: str) -> str:
+    """Return a package's version; "" if it is not installed."""
     try:
-        found = metadata.distribution(name)
+        return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return None
-    return found.version, found.requires or []
-
-
-def check_requirements(texts: Iterable[str], installed: Installed = installed) -> Iterator[Finding]:
-    """Yield what is missing, and what clashes, among packages and their dependencies.
-
-    Parameters
-    ----------
-    texts
-        What daskxml requires; what is of an extra may be missing.
-    installed
-        Returns a package's version and requirements, or None.
-
-    Examples
-    --------
-    >>> have = {"dask": ("2026.8.0", []), "dask-cuda": ("26.10", ["dask==2026.7.1"])}
-    >>> found = check_requirements(["dask>=2026.7.1", "dask-cuda"], have.get)
-    >>> [(it.text, it.remedy) for it in found]
-    [('dask 2026.8.0 is installed, dask-cuda needs dask==2026.7.1', "pip install 'dask==2026.7.1'")]
-    """
-    try:
-        from packaging.requirements import Requirement
-    except ImportError:  # which Dask brings
-        text = "versions were not compared: packaging is missing"
-        yield Finding("packages", text, "hint", "pip install packaging")
-        return
-    queue = deque((text, NAME, extra) for text in texts for extra in ("", *EXTRAS))
-    seen: set[tuple[str, str]] = set()
-    reported: set[Finding] = set()
-    while queue:
-        text, by, extra = queue.popleft()
-        parsed = Requirement(text)
-        if parsed.marker is not None and not parsed.marker.evaluate({"extra": extra}):
-            continue
-        found, wanted = installed(parsed.name), f"{parsed.name}{parsed.specifier}"
-        if found is None and by == NAME and extra:
-            continue
-        if found is not None and parsed.specifier.contains(found[0], prereleases=True):
-            for key in ((parsed.name.lower(), inner) for inner in ("", *sorted(parsed.extras))):
-                if key not in seen:
-                    seen.add(key)
-                    queue.extend((more, parsed.name, key[1]) for more in found[1])
-            continue
-        state = "not installed" if found is None else "installed"
-        version = "" if found is None else f" {found[0]}"
-        problem = f"{parsed.name}{version} is {state}, {by} needs {wanted}"
-        finding = Finding("packages", problem, "problem", f"pip install '{wanted}'")
-        if finding not in reported:
-            reported.add(finding)
-            yield finding
+        return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -12,7 +13,7 @@ from rich.table import Table
 
 from daskxml.cli.arguments import Options
 from daskxml.core.text import one_line
-from daskxml.observe.report import Comparison, StoredRun, find_runs, read_runs
+from daskxml.observe.report import Comparison, StoredRun, by_data, find_runs, folder_of, read_runs
 from daskxml.observe.run_view import Reached
 from daskxml.observe.terminal import print_lines
 from daskxml.records.verification import Verification
@@ -23,21 +24,31 @@ _TABLE_CHARACTERS = 80  # the least width, so that no column is cut
 
 
 def report(options: Options) -> int:
-    """Print when each run reached a level of a metric, and write a page about them."""
+    """Print when each run reached a level of a metric, and write a page about them.
+
+    Runs of different files are not compared: each set of files has a table and a page of its own.
+    """
     runs = read_runs(options.runs)
-    compared = Comparison.of(runs, options.metric or None, options.at)
     for run in runs:
         for problem in run.problems:
             print(f"daskxml: {run.name}: {problem}", file=sys.stderr)
+    together = by_data(runs)
+    folder = Path(options.out or folder_of(runs))
+    for number, group in enumerate(together, 1):
+        _report(group, folder / str(number) if len(together) > 1 else folder, options)
+    return 0
+
+
+def _report(runs: Sequence[StoredRun], folder: Path, options: Options) -> None:
+    compared = Comparison.of(runs, options.metric or None, options.at)
     if options.json:
         found = {row["run"]: row["reached"] for row in compared.summary()}
         plain = {name: result and dataclasses.asdict(result) for name, result in found.items()}
         print(json.dumps({"metric": compared.metric, "level": compared.level, "runs": plain}))
-        return 0
-    page = compared.write(Path(options.out or compared.default_folder))
+        return
+    page = compared.write(folder)
     print_comparison(compared)
     print_lines({"page": str(page)})
-    return 0
 
 
 def print_comparison(compared: Comparison) -> None:

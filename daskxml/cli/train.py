@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 import daskxml
+from daskxml.api.run import split_given
 from daskxml.cli.arguments import Options
 from daskxml.config import DEFAULT_RUN_FILE, RunConfig, load_run_config
 from daskxml.config.run import as_toml
@@ -38,9 +38,9 @@ def train(options: Options) -> int:
     given = {
         "cluster.workers": options.workers,
         "cluster.device": options.device,
-        "cluster.protocol": options.protocol,
     }
-    named, options.train = _split(options.rows, options.train or [])
+    named, rows = split_given(options.rows)
+    options.train = [*rows, *(options.train or [])]
     config = _resolve(options, _run_file(named, options.resume), given)
     stem = config.run.name or Path(named or "run").stem
     out = options.out or options.resume or free_directory(stem)
@@ -48,21 +48,6 @@ def train(options: Options) -> int:
     if options.detach:
         return _launch(config, out, **where)
     return _train(config, out, workers=options.workers, **where)
-
-
-def _split(given: Sequence[str], more: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the run file, "" where none is named, and the training files.
-
-    A run file comes first, and ends in ``.toml`` or is a name alone.
-
-    Examples
-    --------
-    >>> _split(["tree", "a.txt.gz"], ["b.txt"]), _split(["a.txt.gz"], [])
-    (('tree', ['a.txt.gz', 'b.txt']), ('', ['a.txt.gz']))
-    """
-    first = given[0] if given else ""
-    is_run_file = first.endswith(".toml") or re.fullmatch(r"[\w-]+", first) is not None
-    return (first, [*given[1:], *more]) if is_run_file else ("", [*given, *more])
 
 
 def _run_file(named: str, resume: str | None) -> str:

@@ -297,18 +297,20 @@ class Source:
 
     def override(self, overrides: Iterable[str] | Mapping[str, Any]) -> None:
         """Set ``section.key`` to values, given as ``"section.key=value"`` or as a mapping."""
-        if isinstance(overrides, str):
-            overrides = [overrides]
-        given = overrides.items() if isinstance(overrides, Mapping) else map(_split, overrides)
+        if isinstance(overrides, Mapping):
+            given, place = [*overrides.items()], "overrides: "
+        else:
+            texts = [overrides] if isinstance(overrides, str) else overrides
+            given, place = [*map(_split, texts)], "--set "
         for dotted, value in given:
             section, dot, key = dotted.partition(".")
             if not (section and dot and key) or "." in key:
-                raise ConfigError(f"--set {dotted}: must be section.key=value")
+                raise ConfigError(f"{place}{dotted}: must be section.key=value")
             if section not in self.tables:
                 self.tables[section] = {}
-                self.overridden[section, ""] = f"--set {dotted}: [{section}]"
+                self.overridden[section, ""] = f"{place}{dotted}: [{section}]"
             self.tables[section][key] = value
-            self.overridden[section, key] = f"--set {dotted}:"
+            self.overridden[section, key] = f"{place}{dotted}:"
 
 
 def read_source(given: str | Path | Mapping[str, Any]) -> Source:

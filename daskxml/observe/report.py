@@ -245,6 +245,22 @@ def _state(directory: Path, megabatches: int) -> str:
 # ----------------------------------------------------------------- runs beside each other
 
 
+def folder_of(runs: Sequence[StoredRun]) -> Path:
+    """Return where a report goes: into the one run's directory, or beside the first."""
+    first = runs[0].directory
+    return first / "report" if len(runs) == 1 else first.parent / "report"
+
+
+def by_data(runs: Sequence[StoredRun]) -> list[list[StoredRun]]:
+    """Return runs of the same files together; those without files are with the first."""
+    found: dict[str, list[StoredRun]] = {}
+    for run in runs:
+        data = run.config.get("data", {})
+        files = str([data.get(name) for name in ("train", "test") if data.get(name)] or "")
+        found.setdefault(files or next(iter(found), ""), []).append(run)
+    return list(found.values())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """Runs, real or simulated, over or under way, by when a metric reached a level.
@@ -298,12 +314,6 @@ class Comparison:
         if level is None and best is not None:
             level = NEAR_BEST * best
         return cls(runs=runs, metrics=known, metric=chosen, level=level if known else None)
-
-    @property
-    def default_folder(self) -> Path:
-        """Where a report goes: into the one run's directory, or beside the first."""
-        first = self.runs[0].directory
-        return first / "report" if len(self.runs) == 1 else first.parent / "report"
 
     def write(self, folder: Path) -> Path:
         """Write the page of a report, which needs no other file; one that is there is replaced.

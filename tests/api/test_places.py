@@ -66,6 +66,25 @@ def test_what_needs_a_cluster_does_not_go_with_no_workers():
             daskxml.train("network", workers=0, **given)
 
 
+@pytest.mark.parametrize("given", [
+    lambda rows, file: (rows[0], rows[1]), lambda rows, file: (rows,), lambda rows, file: (file,),
+    lambda rows, file: ("tree", *rows), lambda rows, file: ({"training": {"epochs": 1}}, file),
+])  # fmt: skip
+def test_rows_come_after_the_run_file_or_without_one(given, matrices, files):
+    once = {"training.epochs": 1, "model.kind": "trees", "model.powers": [1.0]}
+    named = daskxml.train("tree", train=files[0], workers=0, overrides=once).model
+    found = daskxml.train(*given(matrices[0], files[0]), workers=0, overrides=once).model
+    np.testing.assert_array_equal(named.predict(matrices[1][0]).toarray(),
+                                  found.predict(matrices[1][0]).toarray())  # fmt: skip
+
+
+def test_rows_given_twice_and_wrong_overrides_are_refused(matrices, files):
+    with pytest.raises(daskxml.ConfigError, match="given twice"):
+        daskxml.train(*matrices[0], train=files[0])
+    with pytest.raises(daskxml.ConfigError, match=r"^overrides: training\.epochs: epochs = '4'"):
+        daskxml.train(*matrices[0], overrides={"training.epochs": "4"})
+
+
 @pytest.mark.parametrize("config", ["tree", "network"])
 def test_no_process_is_started(config, matrices, tmp_path):
     seen = []

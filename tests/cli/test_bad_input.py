@@ -119,7 +119,7 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     "inspect NaN": (("inspect", "nan.txt"), "nan.txt:6: the value in '3:nan' is NaN"),
     "missing here": (here("absent.txt"), "absent.txt: no such file; check the path"),
     "no address": ((*train("good.txt"), "--scheduler", "nonsense"), "nonsense: not a scheduler's"),
-    "a tcp scheduler": (train("good.txt", "--protocol", "ucx"), "speaks tcp; start it with 'dask"),
+    "a tcp scheduler": (train("good.txt", "--set", "cluster.protocol=ucx"), "speaks tcp; start it"),
     "detached alone": (here("good.txt", "--detach"), "a detached run needs --scheduler: a local"),
     "too many threads": (setting("cluster.threads=4000"), "use 4000 threads on"),
     "no such run": (("attach", "nobody"), "nobody: no such run on this scheduler; take one of"),
@@ -132,7 +132,7 @@ if not find_gpus():
     CASES["no GPU here"] = here("good.txt", "--device", "cuda"), "no GPU was found here (nvidia-smi"
 if not has_ucx():
     CASES["no UCX"] = (
-        here("good.txt", "--protocol", "ucx"),
+        here("good.txt", "--set", "cluster.protocol=ucx"),
         "UCX is not installed here: pip install",
     )
     CASES["no UCX to call"] = (*train("good.txt"), "--scheduler", "ucx://h:1"), "ucx://h:1: UCX is"

@@ -41,6 +41,18 @@ def test_a_report_says_where_it_is(runs, tmp_path, capsys):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["index.html"]
 
 
+def test_runs_of_different_files_are_kept_apart(runs, tmp_path, capsys):
+    shutil.copytree(runs, tmp_path / "runs")
+    run_file = tmp_path / "runs" / "elastic" / "run.toml"
+    run_file.write_text(run_file.read_text().replace("train.txt", "other.txt"))
+    assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out.count("P@1 of at least") == 2
+    for number, shown, absent in ((1, "adaptive-sgd", "elastic"), (2, "elastic", "adaptive-sgd")):
+        page = (tmp_path / "out" / str(number) / "index.html").read_text()
+        assert shown in page
+        assert absent not in page
+
+
 def test_a_report_tells_when_the_level_was_reached(runs, capsys):
     rows = history(runs / "adaptive-sgd")
     level = rows[1]["metrics"]["P@1"]
@@ -72,7 +84,6 @@ def test_a_report_tells_how_near_a_run_came(runs, capsys, monkeypatch, tmp_path)
     ("arguments", "problem"),
     [
         (["report", "/nowhere"], "/nowhere: no run here"),
-        (["compare", "RUNS"], "daskxml report DIR ... prints the same table"),
         (["report"], "the following arguments are required: DIR"),
         (["report", "RUNS", "--metric", "P@2"], "--metric P@2: no run measured it; there are P@1"),
         (["report", "RUNS", "--at", "61"], "'61' is not a number from 0 to 1"),

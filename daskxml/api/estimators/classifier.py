@@ -85,6 +85,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         one half, and with the softmax loss half of the probability of the row's best label.
     n_workers
         None trains in this process; a number on a local Dask cluster of so many processes.
+    n_jobs
+        Cores for training and predicting; None or -1: all that this process may use.
     device
         ``"auto"``, ``"cpu"`` or ``"cuda"``.
     random_state
@@ -140,6 +142,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     top_k: int | None = None
     threshold: float | None = None
     n_workers: int | None = None
+    n_jobs: int | None = None
     device: str | None = None
     random_state: Any = None
     callbacks: Sequence[Callable[[dict[str, Any]], Any]] | None = None
@@ -273,6 +276,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         columns = getattr(self, "feature_names_in_", None)
         features = () if columns is None else tuple(map(str, columns))
         self.model_ = run.model
+        if config.cluster.threads:
+            self.model_.threads = config.cluster.threads
         self.model_.header = replace(
             self.model_.header, label_names=labels.names, feature_names=features
         )

@@ -29,6 +29,7 @@ _SETTINGS = {
     "early_stopping_rounds": "training.patience",
     "eval_metric": "training.target_metric",
     "n_workers": "cluster.workers",
+    "n_jobs": "cluster.threads",
     "device": "cluster.device",
     "hidden": "model.hidden",
     "random_state": "run.seed",
@@ -163,15 +164,15 @@ def _by_parameters(problem: str, chosen: Mapping[str, str] = _SETTINGS) -> str:
 
     Examples
     --------
-    >>> _by_parameters("--set strategy.lr: lr = -1.0: must be above 0")
+    >>> _by_parameters("overrides: strategy.lr: lr = -1.0: must be above 0")
     'learning_rate = -1.0: must be above 0'
-    >>> _by_parameters("--set model.hiden: unknown key 'hiden'")
+    >>> _by_parameters("overrides: model.hiden: unknown key 'hiden'")
     "settings: model.hiden: unknown key 'hiden'"
     """
     for name, place in chosen.items():
         key = place.partition(".")[2]
-        problem = problem.replace(f"--set {place}: {key} =", f"{name} =")
-    return problem.replace("--set ", "settings: ").removeprefix("run configuration: ")
+        problem = problem.replace(f"overrides: {place}: {key} =", f"{name} =")
+    return problem.replace("overrides: ", "settings: ").removeprefix("run configuration: ")
 
 
 def _class_weight(config: RunConfig, given: Any, labels: LabelSet) -> Any:
@@ -198,6 +199,8 @@ def _setting(estimator: Any, name: str) -> Any:
     value = getattr(estimator, name)
     if name == "hidden":
         return _layers(value)
+    if name == "n_jobs" and value == -1:
+        return 0  # all
     return _seed(value) if name == "random_state" else _plain(value)
 
 

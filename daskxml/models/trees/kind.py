@@ -113,7 +113,8 @@ class Trees(TrainedKind[TreeSpec]):
 
     def work(self, row: Mapping[str, Any]) -> str:
         """Return the number of trees."""
-        return f"{row['epoch']:.0f} trees"
+        trees = round(row["epoch"])
+        return f"{trees} tree{'s' * (trees > 1)}"
 
 
 @dataclass(frozen=True)

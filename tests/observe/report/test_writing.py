@@ -12,7 +12,7 @@ import pytest
 
 from daskxml.api.in_process import simulate
 from daskxml.core.errors import ConfigError, ModelError
-from daskxml.observe.report import Comparison, read_runs
+from daskxml.observe.report import Comparison, folder_of, read_runs
 
 VOID = {"meta", "link", "br", "hr", "img"}
 
@@ -91,7 +91,7 @@ def test_a_run_without_test_rows_shows_its_loss(data, tmp_path):
               "strategy": {"batch_max": 32, "megabatch_batches": 10}}  # fmt: skip
     simulate(values, [1.0], train=data["train"], out=tmp_path / "run")
     compared = Comparison.of(read_runs([tmp_path / "run"]))
-    page = compared.write(compared.default_folder)
+    page = compared.write(folder_of(compared.runs))
     assert page == tmp_path / "run" / "report" / "index.html"
     text = read(page)
     assert "No run has been scored" in text
