@@ -370,13 +370,13 @@ class Comparison:
         return [self._summary_row(run) for run in self.runs]
 
     def _summary_row(self, run: StoredRun) -> Cells:
-        last = run.history[-1] if run.history else {}
+        last, kind = run.history[-1] if run.history else {}, run.config.get("model", {}).get("kind")
         train_s = elapsed(run.history)[-1] if run.history else 0.0
         spent = phases(run.history)
         training_s = spent["computing"] + spent["waiting"]
         return {
             "run": run.name,
-            "strategy": run.config.get("strategy", {}).get("name"),
+            "strategy": run.config.get("strategy", {}).get("name") or kind,
             "workers": len(run.workers) or None,
             "time": "real" if run.simulation is None else "virtual",
             "state": run.state,

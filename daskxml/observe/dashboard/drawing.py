@@ -134,7 +134,7 @@ def _figure(title: str, x_label: str, **options: Any) -> figure:
 
 def _add_legend(chart: figure, items: Sequence[LegendItem]) -> None:
     """Put a legend above a chart, not over its data."""
-    legend = Legend(items=[*items], orientation="horizontal", margin=0, padding=2)
+    legend = Legend(items=[*items], orientation="horizontal", ncols=3, margin=0, padding=2)
     legend.border_line_color = legend.background_fill_color = None
     chart.add_layout(legend, "above")
 
