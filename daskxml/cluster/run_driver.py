@@ -344,8 +344,9 @@ class RunDriver:
             silent = {w for w in workers.values() if self.silence_s(w.address) > limit_s}
             names = session.strategy.merging(session.state) or session.present()
             present = [workers[name] for name in names if name in workers]
-            for worker in present:
-                others = [other for other in heard(present) if other is not worker]
+            fresh = heard(workers[name] for name in session.present() if name in workers)
+            for worker in present:  # also one that is alone in a merge
+                others = [other for other in fresh if other is not worker]
                 if others and not worker.is_away and worker in silent:
                     worker.silent.set()
                     self.events.put_nowait(HandleLost(worker))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from typing import Any
 import pytest
 
 from harness.faults.invariants import TreeTruth
+from harness.faults.pace import draw_paced, paced
 from harness.faults.planted import PLANTS
-from harness.faults.schedule import Case, Fault, draw_case
+from harness.faults.schedule import TREES, Case, Fault, draw_case
 from harness.faults.simulation import simulate
 
 PLANTED = {plant.name: plant for plant in PLANTS}
@@ -87,6 +89,28 @@ def test_a_planted_fault_is_a_change_of_the_product(name: str) -> None:
 def test_a_planted_fault_is_found(name: str) -> None:
     with PLANTED[name].planted():
         assert any(simulate(draw_case(seed)).problem for seed in range(120, 360))
+
+
+@pytest.mark.parametrize("name", ["", "a silent worker is waited for a minute"])
+def test_the_others_go_on_while_one_is_frozen(name: str) -> None:
+    frozen = replace(draw_paced(0), epochs=4)
+    with PLANTED[name].planted() if name else nullcontext():
+        assert ("waited" in paced(frozen)[0]) == bool(name)
+
+
+def test_a_frozen_worker_that_is_alone_in_a_merge_is_left_behind() -> None:
+    """Others that have the model of the last merge go on without it."""
+    struck = Fault(114, "freeze", 0, 19.7, -1.0, same_address=False)
+    alone = Case(30, "adaptive-sgd", True, True, workers=3, epochs=6, checkpoint_every=2,
+                 faults=(struck,), machines=2, transport="tcp")  # fmt: skip
+    assert not paced(alone)[0]
+
+
+def test_the_scheduler_is_not_given_all_tasks_at_once() -> None:
+    case = draw_case(5)
+    assert case.strategy == TREES
+    with PLANTED["the scheduler is given all tasks of a tree at once"].planted():
+        assert "tasks at once" in simulate(case).problem
 
 
 def fault(

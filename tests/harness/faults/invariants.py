@@ -69,6 +69,8 @@ class Truth:
         Of the run, for the order of its rows; whether each worker holds all.
     """
 
+    most_tasks = (4, 8)  # on the scheduler: for each worker, and for those that come or go
+
     def __init__(self, cluster: Cluster, seed: int, is_replicated: bool) -> None:
         self.cluster, self._seed = cluster, seed
         self._streams = (ROWS,) if is_replicated else TRAIN
@@ -165,7 +167,15 @@ class Truth:
             self._read += 1
         if driver.stored is not None or driver.executor is not None:
             self._check_stored(driver)
+        self._check_scheduler(driver)
         self._check_leases(driver)
+
+    def _check_scheduler(self, driver: RunDriver) -> None:
+        """What the scheduler holds for a run follows from its workers, not from its rows."""
+        workers, (each, more) = len(self.cluster.scheduler.workers), self.most_tasks
+        tasks, events = len(self.cluster.tasks), driver.events.qsize()
+        require(tasks <= each * workers + more, f"the scheduler has {tasks} tasks at once")
+        require(events <= 8 * workers + 16, f"{events} events wait for the run's driver")
 
     def _check_stored(self, driver: RunDriver) -> None:
         stored = driver.executor.stored if driver.executor is not None else driver.stored
@@ -238,7 +248,7 @@ class Truth:
         require(row["rows"] == every.total(), "the count of rows is not that of the leases")
         last = max(epoch for epoch, _ in every)
         whole = Counter(epoch for epoch, _ in every)
-        if row["megabatch"] <= len(driver.session.history):  # else it has gone back already
+        if row["megabatch"] == len(driver.session.history):  # else it is ahead, or has gone back
             whole += self._not_merged(driver.session.ledger)
             for epoch in range(last):
                 require(whole[epoch] == ROWS, f"rows of epoch {epoch} were forgotten")
@@ -431,6 +441,8 @@ class Truth:
 class TreeTruth(Truth):
     """The account of a run of label trees: rows as published, and trees as they must be."""
 
+    most_tasks = (1, 7)
+
     def begin(self, driver: RunDriver, checkpoint: str | None) -> None:
         """Begin with a new scheduler."""
         self._read, self._spec = 0, driver.config.model_spec(ROWS, LABELS)
@@ -461,6 +473,7 @@ class TreeTruth(Truth):
         while self._read < len(events):
             self._published(driver, events[self._read])
             self._read += 1
+        self._check_scheduler(driver)
 
     def _check_row(self, driver: RunDriver, row: dict[str, Any]) -> None:
         check_trees([json.loads(text) for text in self.rows])

@@ -403,6 +403,7 @@ class Cluster:
         self.cuts: dict[str, int] = {}  # by name: messages whose answer is lost
         self.early: dict[str, int] = {}  # by name: messages that break the connection
         self.has_lost = False  # a worker, since the last start
+        self.tasks: dict[Task, None] = {}  # that the scheduler has been given, and are not done
         self._ports = iter(range(10_000, 100_000))
 
     # ----------------------------------------------------------------- workers
@@ -472,7 +473,7 @@ class Cluster:
             scheduler.die()
             scheduler.died.set_result(None)
         self.scheduler = self.driver = None
-        self.workers, self.waiting, self.held = {}, {}, {}
+        self.workers, self.waiting, self.held, self.tasks = {}, {}, {}, {}
 
     # ----------------------------------------------------------------- network
 
@@ -599,6 +600,8 @@ class Cluster:
         task.scheduler = self.scheduler
         task.is_loose = allow_other_workers or len(workers) > 1
         task.address = workers[0] if workers else ""
+        self.tasks[task] = None
+        task.answer.add_done_callback(lambda _: self.tasks.pop(task, None))
         context = self.scheduler.context
         self.loop.call_later(self.delay_s(self.scheduler), self._place, task, context=context)
         return task

@@ -128,6 +128,8 @@ class Case:
         Whether the run's user follows it, and writes its directory; else it is detached.
     rule
         How what workers exchange is combined.
+    grace
+        Seconds that a merge by a quorum waits.
     """
 
     seed: int
@@ -144,6 +146,7 @@ class Case:
     pools: int = 0
     follows: bool = False
     rule: str = "auto"
+    grace: float = 0.01
 
     def __str__(self) -> str:
         how = ", quorum" if self.quorum else ""

@@ -135,7 +135,7 @@ class Simulation:
         self._resumes_at_once = self._has_resumed = False
         self._problem: Exception | None = None
         self.config = _config(
-            case.strategy, case.quorum, case.epochs, case.checkpoint_every, case.rule
+            case.strategy, case.quorum, case.epochs, case.checkpoint_every, case.rule, case.grace
         )
         self._keep_account()
 
@@ -463,7 +463,7 @@ def _visit(kind: str, run: str, **where: Any) -> Any:
 
 @cache
 def _config(
-    strategy: str, quorum: bool, epochs: int, checkpoint_every: int, rule: str
+    strategy: str, quorum: bool, epochs: int, checkpoint_every: int, rule: str, grace: float
 ) -> RunConfig:
     rules: dict[str, Any] = {"name": strategy, "batch_max": 4, "megabatch_batches": 4}
     model: dict[str, Any] = {"hidden": [1]}
@@ -475,7 +475,7 @@ def _config(
             "data": {"train": [clients.ROWS]},
             "training": {"epochs": epochs},
             "strategy": rules,
-            "combine": {"rule": rule, "quorum": 0.6 if quorum else 1.0, "grace": 0.01},
+            "combine": {"rule": rule, "quorum": 0.6 if quorum else 1.0, "grace": grace},
             "checkpoint": {"every": checkpoint_every, "keep": 2},
             "evaluation": {"k": [1]},
             "model": model,
@@ -543,7 +543,7 @@ def _seams(simulation: Simulation) -> Any:
         yield
 
 
-def simulate(case: Case) -> Outcome:
+def simulate(case: Case, kind: Callable[..., Simulation] = Simulation) -> Outcome:
     """Run a case to its end; what its dead processes have left open is dropped.
 
     Nothing is collected while it runs, as that would close what dead processes have left, and
@@ -556,7 +556,7 @@ def simulate(case: Case) -> Outcome:
         hook = mock.patch.object(sys, "unraisablehook", return_value=None)
         with hook, warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that dead processes had
-            outcome = _simulate(case)
+            outcome = _simulate(case, kind)
             gc.collect()
     finally:
         gc.unfreeze()
@@ -565,10 +565,10 @@ def simulate(case: Case) -> Outcome:
     return outcome
 
 
-def _simulate(case: Case) -> Outcome:
+def _simulate(case: Case, kind: Callable[..., Simulation]) -> Outcome:
     loop, folder = VirtualLoop(), _FOLDER / f"simulated-faults-{os.getpid()}-{next(_names)}"
     problem = ""
-    simulation = Simulation(case, loop, folder)
+    simulation = kind(case, loop, folder)
     with (
         virtual_time(loop),
         virtual_disk(folder, lambda what: simulation.step(what, machines.PROCESS.get())) as disk,
