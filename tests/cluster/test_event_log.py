@@ -33,6 +33,11 @@ def test_a_reader_that_waits_is_woken() -> None:
         event_log.event("started")
         answer = await asyncio.wait_for(reading, 5.0)
         assert [event["kind"] for event in answer["events"]] == ["started"]
+        reading = asyncio.create_task(event_log.read(1, answer["version"], 60.0))
+        await asyncio.sleep(0)
+        event_log.state("training")
+        answer = await asyncio.wait_for(reading, 5.0)
+        assert answer["status"]["state"] == "training"
 
     asyncio.run(work())
 

@@ -246,6 +246,16 @@ def negative_norm(rows: list[Row]) -> None:
     norms["0"] = -norms["0"]
 
 
+def other_updates(rows: list[Row]) -> None:
+    updates = entries(rows[1], "WorkDone")[0][0][3]
+    updates |= {name: count + 1 for name, count in updates.items()}
+
+
+def done_rows_that_were_not_leased(rows: list[Row]) -> None:
+    done = entries(rows[1], "WorkDone")[0][0][2]
+    done |= {name: count + 1 for name, count in done.items()}
+
+
 def unknown_worker(rows: list[Row]) -> None:
     event = entries(rows[1], "WorkDone")[0][0]
     event[2:] = [{"nobody": next(iter(by_name.values()))} for by_name in event[2:]]
@@ -256,6 +266,8 @@ def unknown_worker(rows: list[Row]) -> None:
     [
         (other_size, "mega-batch 2, worker 0: batch_rows is"),
         (other_seconds, ": busy_s is"),
+        (other_updates, ": updates of a lease of"),
+        (done_rows_that_were_not_leased, ": rows of a lease that is done is"),
         (other_span, "mega-batch 2, worker 0: rows of its leases is ["),
         (shifted_span, "of epoch 0, stream 0: times counted is 2, also by worker"),
         (shifted_span, "rows up to here in no mega-batch is 1 ("),

@@ -19,6 +19,7 @@ from daskxml.strategies.protocol import (
     Part,
     Work,
     WorkDone,
+    WorkerJoined,
     WorkerLost,
     WorkerView,
     WorkRolledBack,
@@ -170,3 +171,13 @@ def test_a_worker_of_a_gang_without_rows_has_no_lease():
     take(log, told, WorkDone(1.0, {"a": 8, "b": 0}, {"a": 2, "b": 0}, {"a": 1.0, "b": 0.0}))
     assert (log.done, log.open) == ({"a": [part]}, {"a": []})
     assert log.rows_lost("b", told) == 8
+
+
+def test_what_a_late_worker_comes_back_without_is_not_in_the_row():
+    log, told = MegabatchLog(1, begun_s=0.0), Told({})
+    for name in "ab":
+        take(log, told, done(name, 8, 1, 1.0), **{name: WorkStats(8, 1, 4.0, 8, busy_s=1.0)})
+    take(log, told, WorkerJoined("a", keeps_change=True))
+    assert log.rows == 16
+    take(log, told, WorkerJoined("a", keeps_change=False))
+    assert log.rows == 8

@@ -254,3 +254,12 @@ def test_a_drained_run_resumes_with_the_rows_that_came_back():
     assert again.run() == "epochs"
     every = again.check_history(before=1)
     assert {row for row in every if row[0] == 0} == set(rows_of([(0, 0, 0, 200)]))
+
+
+def test_the_speed_of_workers_is_what_their_leases_have_shown():
+    backend = executor(megabatches=2)
+    assert backend.session.speeds() == {"a": 0.0, "b": 0.0}
+    backend.run()
+    measured = backend.session.speeds(["b", "a", "unknown"])
+    speeds = {name: worker.speed for name, worker in backend.workers.items()}
+    assert measured == pytest.approx({**speeds, "unknown": 0.0})

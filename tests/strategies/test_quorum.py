@@ -232,6 +232,13 @@ def test_seconds_in_which_a_late_worker_was_frozen_are_no_work():
     assert found.rows_per_s == 5.0
 
 
+def test_work_that_took_no_time_says_nothing_of_the_speed():
+    """A clock may be too coarse for a few rows."""
+    worker = WorkerState(batch_size=1, leased_rows=9, leases=2).with_work(5, 1, 0.0)
+    assert worker.rows_per_s == 0.0
+    assert worker.with_work(4, 1, 2.0).rows_per_s == 2.0
+
+
 def test_the_grace_follows_from_the_megabatch():
     assert [grace_s(8.0, None, what) for what in ("others", "quorum", "work")] == [2.0, 8.0, 8.0]
     assert grace_s(0.02, None, "others") == 0.25  # no hiccup of the scheduler makes a worker late

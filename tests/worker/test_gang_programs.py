@@ -302,3 +302,15 @@ def test_replicas_that_live_on_are_evaluated_by_the_global_model():
     replica = np.array(worker.replica.flat)
     assert evaluate(worker, [(0, 0, DATA[1].rows)], {}) == before
     np.testing.assert_array_equal(worker.replica.flat, replica)
+
+
+def test_momentum_is_added_to_changes_that_a_rule_has_combined():
+    (worker,) = make_workers(1, **adasum())
+    merge([worker], [1.0], 0.9, generation=1)
+    worker.replica.flat += 0.5
+    merge([worker], [1.0], 0.9, generation=2)
+    before, current = worker.previous.copy(), worker.current.copy()
+    worker.replica.flat += 0.25
+    merge([worker], [1.0], 0.9, generation=3)
+    expected = current + 0.25 + 0.9 * (current - before)
+    np.testing.assert_allclose(worker.current, expected, rtol=1e-5)
