@@ -342,11 +342,12 @@ class RunDriver:
         while session.strategy.quorum < 1.0:
             limit_s = max(SILENT_S, 4.0 * heartbeat_interval(len(self._present)))
             silent = {w for w in workers.values() if self.silence_s(w.address) > limit_s}
-            names = session.strategy.merging(session.state) or session.present()
-            present = [workers[name] for name in names if name in workers]
-            fresh = heard(workers[name] for name in session.present() if name in workers)
+            here = {name: workers[name] for name in session.present() if name in workers}
+            present = [
+                here[n] for n in session.strategy.merging(session.state) or here if n in here
+            ]
             for worker in present:  # also one that is alone in a merge
-                others = [other for other in fresh if other is not worker]
+                others = [other for other in heard(here.values()) if other is not worker]
                 if others and not worker.is_away and worker in silent:
                     worker.silent.set()
                     self.events.put_nowait(HandleLost(worker))
