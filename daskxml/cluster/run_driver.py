@@ -343,12 +343,10 @@ class RunDriver:
             limit_s = max(SILENT_S, 4.0 * heartbeat_interval(len(self._present)))
             silent = {w for w in workers.values() if self.silence_s(w.address) > limit_s}
             here = {name: workers[name] for name in session.present() if name in workers}
-            present = [
-                here[n] for n in session.strategy.merging(session.state) or here if n in here
-            ]
-            for worker in present:  # also one that is alone in a merge
-                others = [other for other in heard(here.values()) if other is not worker]
-                if others and not worker.is_away and worker in silent:
+            names = session.strategy.merging(session.state) or here
+            present = [here[name] for name in names if name in here]
+            for worker in present:  # one that is alone in a merge as well
+                if len(heard(here.values())) > 1 and not worker.is_away and worker in silent:
                     worker.silent.set()
                     self.events.put_nowait(HandleLost(worker))
             for worker in workers.values():
