@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import daskxml
+from daskxml.core.hardware import usable_cores
 
 HOST = """
 import logging
@@ -118,3 +119,11 @@ def test_features_have_the_names_that_are_given(fitted):
     assert {name for name, _ in fitted.keywords(label, top_k=4, names=names)} <= set(names)
     with pytest.raises(daskxml.ConfigError, match="3 names for 24 features"):
         fitted.explain(np.eye(24)[:1], label, names=names[:3])
+
+
+def test_n_jobs_are_the_cores_of_a_fit_and_of_its_predictions():
+    X, Y = np.eye(12), np.eye(12, dtype=int)
+    assert daskxml.XMLClassifier(n_jobs=1).fit(X, Y).model_.threads == 1
+    assert daskxml.XMLClassifier(n_jobs=-1).fit(X, Y).model_.threads == usable_cores()
+    with pytest.raises(daskxml.ConfigError, match=r"^n_jobs = 'x': must be an integer"):
+        daskxml.XMLClassifier(n_jobs="x").fit(X, Y)

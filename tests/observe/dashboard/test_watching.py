@@ -57,7 +57,7 @@ def test_two_runs_are_watched_at_once_and_stay_readable(client: Client, start: S
     ended = {run: ending for run, (ending, points) in client.run_on_scheduler(states).items()}
     assert ended == dict.fromkeys((first.name, second.name), "ended: enough")
     assert 'href="daskxml"' in read(link)  # a run that is over is still to be seen
-    assert "daskxml-lease" in client.run_on_scheduler(prefixes)
+    assert "daskxml-leases" in client.run_on_scheduler(prefixes)
     assert "daskxml-eval" in client.run_on_scheduler(prefixes)
     client.run_on_scheduler(forget)  # as when the scheduler ends
     assert is_missing(link.replace("/status", "/daskxml"))
