@@ -12,8 +12,8 @@ With ``--frozen`` instead: one of four such workers of one speed is frozen for s
 a quorum of .75 and with a barrier, and three train undisturbed.
 
 With ``--goodput`` instead: 64 simulated workers, 1 to 4 times as slow as the first, for so many
-virtual minutes in which each is frozen for 5 % of the time, 20 s at a time, and each minute one is
-lost, whose successor comes half a minute later. ``goodput`` is rows merged over the rows that the
+virtual minutes in which each is frozen for 5 % of the time, 20 or 60 s at a time, and each minute
+one is lost, whose successor comes half a minute later. ``goodput`` is rows merged over the rows that the
 workers that were there and not frozen could have done. A quorum of a quarter is the nearest to
 Decoupled DiLoCo, whose learners wait for a minimum quorum and a grace window.
 
@@ -59,8 +59,7 @@ SPEEDS = (1.0, 1.0, 0.5, 0.25)
 BATCH_S = 0.005
 BATCH_ROWS = 64
 HIDDEN = 64
-FREEZE_S, FREEZE_EVERY_S = 20.0, 400.0
-SIMULATED_BATCH_S = 0.05  # at speed 1
+SIMULATED_BATCH_S = 0.1  # at speed 1
 WARM = 10  # mega-batches before one is measured
 # Features and labels of models of so many MiB.
 MODELS = {"0.3": (1_000, 200), "1": (3_000, 1_096), "16": (32_000, 33_536)}
@@ -224,7 +223,9 @@ def freeze(workers: int, quorum: float, seconds: float) -> dict[str, Any]:
     return found | {"merged": [(round(at_s - merged[0][0], 3), rows) for at_s, rows in merged]}
 
 
-def misfortunes(speeds: dict[str, float], end_s: float, seed: int) -> tuple[list[Any], float]:
+def misfortunes(
+    speeds: dict[str, float], end_s: float, freeze_s: float, seed: int
+) -> tuple[list[Any], float]:
     """Return what happens to workers, and the seconds of work at speed 1 that it leaves them."""
     random, changes = Random(seed), list[Any]()
     present = {name: (0.0, speed) for name, speed in speeds.items()}
@@ -234,11 +235,11 @@ def misfortunes(speeds: dict[str, float], end_s: float, seed: int) -> tuple[list
     def leave(name: str, at_s: float) -> float:
         """Let a worker freeze now and then while it is there; return what it could have done."""
         came_s, speed = present.pop(name)
-        frozen_s, begin_s = 0.0, came_s + random.uniform(0.0, FREEZE_EVERY_S)
-        while begin_s + FREEZE_S < at_s:
-            changes.append(Freeze(begin_s, name, FREEZE_S))
-            frozen_s += FREEZE_S
-            begin_s += FREEZE_S + random.expovariate(1.0 / (FREEZE_EVERY_S - FREEZE_S))
+        frozen_s, begin_s = 0.0, came_s + random.uniform(0.0, 20.0 * freeze_s)
+        while begin_s + freeze_s < at_s:
+            changes.append(Freeze(begin_s, name, freeze_s))
+            frozen_s += freeze_s
+            begin_s += freeze_s + random.expovariate(1.0 / (19.0 * freeze_s))
         return speed * (at_s - came_s - frozen_s)
 
     for minute in range(1, int(end_s / 60.0)):
@@ -251,14 +252,14 @@ def misfortunes(speeds: dict[str, float], end_s: float, seed: int) -> tuple[list
     return changes, left_s
 
 
-def goodput(minutes: float, seed: int) -> Iterator[dict[str, Any]]:
+def goodput(minutes: float, freeze_s: float, seed: int) -> Iterator[dict[str, Any]]:
     """Yield rows of the results, by the share of the workers that a merge waits for."""
     speeds = {str(n): 1.0 / (1.0 + 3.0 * n / 63.0) for n in range(64)}
-    changes, left_s = misfortunes(speeds, 60.0 * minutes, seed)
+    changes, left_s = misfortunes(speeds, 60.0 * minutes, freeze_s, seed)
     spec = SyntheticSpec(rows=5000, features=50, labels=10, seed=1)
     settings = {
         "model": {"hidden": [4]}, "training": {"minutes": minutes}, "cluster": {"threads": 1},
-        "strategy": {"batch_max": BATCH_ROWS, "batch_min": BATCH_ROWS, "megabatch_batches": 2400},
+        "strategy": {"batch_max": BATCH_ROWS, "batch_min": BATCH_ROWS, "megabatch_batches": 1200},
         "evaluation": {"every": 1_000_000},
     }  # fmt: skip
     cost = CostModel(per_row_s=SIMULATED_BATCH_S / BATCH_ROWS, jitter=0.08)
@@ -273,7 +274,7 @@ def goodput(minutes: float, seed: int) -> Iterator[dict[str, Any]]:
             times = [0.0, *(row["wall_s"] for row in run.history)]
             could = left_s / SIMULATED_BATCH_S * BATCH_ROWS * times[-1] / (60.0 * minutes)
             yield {
-                "workers": 64, "seed": seed, "quorum": quorum, "minutes": minutes,
+                "workers": 64, "freeze_s": freeze_s, "seed": seed, "quorum": quorum,
                 "goodput": run.history[-1]["rows"] / could, "merges": len(run.history),
                 "longest_s": max(after - before for before, after in pairwise(times)),
             }  # fmt: skip
@@ -344,7 +345,9 @@ def main() -> Any:
         found = [*train_equal(options.equal, options.merges)]
         return write_result("equal_workers", with_earlier("equal_workers", found), share=SHARE)
     if minutes := options.goodput:
-        return write_result("goodput", [r for s in range(3) for r in goodput(minutes, s)])
+        cases = itertools.product((20.0, 60.0), range(2))
+        found = [row for case in cases for row in goodput(minutes, *case)]
+        return write_result("goodput", found, minutes=minutes, load=os.getloadavg())
     if seconds := options.frozen:
         found = [freeze(4, 0.75, seconds), freeze(4, 1.0, seconds), freeze(3, 0.75, 0.0)]
         merged = [row.pop("merged") for row in found]
