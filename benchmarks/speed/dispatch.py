@@ -13,8 +13,8 @@ a quorum of .75 and with a barrier, and three train undisturbed.
 
 With ``--goodput`` instead: 64 simulated workers, 1 to 4 times as slow as the first, for so many
 virtual minutes in which each is frozen for 5 % of the time, 20 or 60 s at a time, and each minute
-one is lost, whose successor comes half a minute later. ``goodput`` is rows merged over the rows that the
-workers that were there and not frozen could have done. A quorum of a quarter is the nearest to
+one is lost, whose successor comes half a minute later. ``goodput`` is rows merged over those that
+the workers that were there and not frozen could have done. A quorum of a quarter is the nearest to
 Decoupled DiLoCo, whose learners wait for a minimum quorum and a grace window.
 
 With ``--equal`` instead: two equal workers train with the settings of the run file. Processes are
