@@ -29,6 +29,9 @@ or by rows times rows a step, as Decoupled DiLoCo weighs tokens (arXiv 2604.2142
 six scenes: speeds alike, 1.32 and 4 times apart, the second worker frozen for as long as twenty
 mega-batches take, each once for 5 % of an undisturbed run's time, and the last one at a tenth of
 the speed.
+
+``lengths`` asks what longer mega-batches cost where momentum and rates follow from the length, as
+with ``megabatch_batches = "auto"``, and where they stay as they are.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ from daskxml.local import Freeze
 from daskxml.strategies import STRATEGIES, AdaptiveSgd
 from daskxml.strategies.adaptive_sgd import Config as Adaptive
 from daskxml.strategies.adaptive_sgd import normalized_weights, perturb_weights
+from daskxml.strategies.batches import rate_gain
 from daskxml.strategies.protocol import Measured, Merge
 from daskxml.strategies.state import MegabatchState, WorkerState
 from drawing import Figure, best, interval, table_lines
@@ -270,4 +274,52 @@ def late_effects(rows: Sequence[Row]) -> list[Row]:
     return table
 
 
-KINDS = {"factorial": factorial, "late": late}
+def lengths(figure: Figure) -> None:
+    """Simulate the shipped settings with mega-batches of one, two and four times 50 batches."""
+    rows: list[Row] = []
+    for seed in range(figure.given["seeds"]):
+        cases = itertools.product(figure.sets, (2, 4), (1, 2, 4), ("as they are", "for the length"))
+        jobs = {}
+        for data, workers, times, settings in cases:
+            if times == 1 and settings != "as they are":
+                continue
+            scaled = times if settings == "for the length" else 1
+            jobs[data, workers, 50 * times, settings] = Job(
+                data=data, algorithm="adaptive-sgd", seed=seed, lr=rate_gain(0.9, scaled),
+                speeds=(1.0,) * workers, every=1_000_000,
+                overrides=(
+                    ("training.minutes", 0), ("training.epochs", 20), ("model.dropout", 0.2),
+                    ("strategy.batch_max", 64), ("strategy.megabatch_batches", 50 * times),
+                    ("strategy.momentum", 0.9**scaled),
+                ),
+            )  # fmt: skip
+        histories = study.run_all(list(jobs.values()), figure.folder)
+        for (data, workers, batches, settings), job in jobs.items():
+            metrics = histories[job][-1]["metrics"]
+            rows.append({
+                "data": data, "workers": workers, "batches": batches, "rates": settings,
+                "seed": seed, **{name: round(metrics[name], 5) for name in ("P@1", "P@5")},
+            })  # fmt: skip
+        figure.write(rows, table_lines(length_effects(rows)))
+
+
+def length_effects(rows: Sequence[Row]) -> list[Row]:
+    """Return a row for each set, number of workers and length: differences from 50 batches."""
+    keys = ("data", "workers", "batches", "rates")
+    found: dict[tuple[Any, ...], dict[int, Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[key] for key in keys), {})[row["seed"]] = row
+    return [
+        {
+            **dict(zip(keys, cell, strict=True)), "seeds": len(own),
+            "P@1": interval([row["P@1"] for row in own.values()])[0],
+            **{
+                f"points of {name}": _difference(own, found[(*cell[:2], 50, "as they are")], name)
+                for name in ("P@1", "P@5")
+            },
+        }
+        for cell, own in found.items()
+    ]  # fmt: skip
+
+
+KINDS = {"factorial": factorial, "late": late, "lengths": lengths}
