@@ -5,7 +5,7 @@ and the client share one, with the bridge between all. Nothing of it is reachabl
 run's directory is on a small disk of its own. Of each strategy first a run without faults, then the
 same under them, and so on with the next seed until the stretch is over. What strikes comes at
 random intervals, one loss a minute on average unless ``--every`` says otherwise, several at once if
-it is so, and only a worker beside three others that are there and sound:
+it is so, and only a worker beside three others, or all others, that are there and sound:
 
 =============  ===================================================================
 ``kill``       SIGKILL of a worker, which is started again at once; every second
@@ -24,9 +24,10 @@ A while is 0.2 to 8 s, short ones more often. The last two are rarer than the ot
 anew. After 60 s without a merge the stacks of all processes are written beside the results, by
 py-spy, with the last faults. After ``--minutes`` nothing strikes any more, and the run under way
 may end. Each run is a row of the results: how many rows were merged a second, the longest time
-between two merges, P@1 at the end and in the last five evaluations, and whether `daskxml verify`
-agrees. ``--keep`` names a folder for the directory and the logs of runs that have not ended or do
-not agree.
+between two merges, the share of the time in which rows were being merged (ETTR: without what pauses
+take beyond three usual ones), P@1 at the end and in the last five evaluations, and whether `daskxml
+verify` agrees. ``--keep`` names a folder for the directory and the logs of runs that have not ended
+or do not agree.
 
     python benchmarks/quality/chaos.py bibtex.train.txt bibtex.test.txt [--minutes 14] [--every 60]
 """
@@ -57,7 +58,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from machine import RESULTS, machine, write_result
 
 KINDS = ("kill", "stop", "cut", "slow", "full", "stall", "client", "scheduler")
-WEIGHTS = {"full": 0.15, "client": 0.1, "scheduler": 0.03}  # after these a run starts again
+WEIGHTS = {"full": 0.15, "client": 0.1, "scheduler": 0.1}  # after these a run starts again
 OF_THE_DISK = "the disk"  # what a fault strikes beside workers
 SOUND = 3  # workers, at least, beside those that are struck
 LOSSES = ("kill",)  # what goodput is measured under, unless others are asked for
@@ -330,6 +331,7 @@ class Run:
             "faults_in_it": 0,
             "starts_in_it": 0,
         }  # time without a merge
+        self._pauses: list[float] = []  # seconds between two merges
         self._moved_at = (0, 0)  # faults and starts at the last merge
         self.begun_s = self.moved_s = self.next_s = 0.0  # of the first merge, the last, a fault
         self._merges = self._silent_at = 0
@@ -395,7 +397,8 @@ class Run:
                 file.write(f"{', '.join(self._last)}\n{self.machines.stacks()}\n")
 
     def _note_pause(self, pause_s: float) -> None:
-        """Note a time without a merge, if it is the longest: what struck in it explains it."""
+        """Note a time without a merge; of the longest also what struck in it, and explains it."""
+        self._pauses.append(pause_s)
         if pause_s > self.longest["longest_s"]:
             faults, starts = (
                 self.struck.total() - self._moved_at[0],
@@ -405,7 +408,7 @@ class Run:
 
     def _strike(self, sound: Sequence[int], now_s: float) -> bool:
         """Let one of the workers be struck, or what all share; return whether that was possible."""
-        if len(sound) <= SOUND:
+        if len(sound) <= min(SOUND, len(self.machines.workers) - 1):
             return False
         weights = [WEIGHTS.get(kind, 1.0) for kind in self.kinds]
         (kind,), number = self.rng.choices(self.kinds, weights), self.rng.choice(sound)
@@ -464,6 +467,13 @@ class Run:
         spread = math.log(SHORTEST_S), math.log(LONGEST_S)
         self._undo.append((now_s + math.exp(self.rng.uniform(*spread)), end, what))
 
+    def ettr(self) -> float | None:
+        """Return the share of the time between merges in which the run was not held up."""
+        if not self._pauses:
+            return None
+        usual_s = 3.0 * sorted(self._pauses)[len(self._pauses) // 2]
+        return 1.0 - sum(max(it - usual_s, 0.0) for it in self._pauses) / sum(self._pauses)
+
     def _row(self, out: Path, *, is_done: bool, in_all_s: float) -> dict[str, Any]:
         history, spent_s = _history(out), max(self.moved_s - self.begun_s, 0.0)
         rows = history[-1]["rows"] - history[0]["rows"] if history else 0
@@ -476,6 +486,7 @@ class Run:
             "is_done": is_done,
             "merges": len(history),
             "rows/s": rows / spent_s if spent_s else 0.0,
+            "ettr": self.ettr(),
             **self.longest,
             "silences": self.silences,
             "P@1": ranked[-1] if ranked else None,
