@@ -12,7 +12,8 @@ turns one switch on. That of a mutant is on in the processes that a test starts 
 
     PYTHONPATH=tests python tools/mutants.py [--sample 500] [--minutes 30] [--map FILE]
 
-A later call examines those of the sample that the result file does not have yet. The map has, for
+A later call examines those of the sample that the result file does not have yet; the verdict on a
+survivor is written there by hand. The map has, for
 each test and each simulated run, its time and which mutants it reaches; it is made first.
 """
 
@@ -414,7 +415,7 @@ class Examiner:
         row = {"mutant": str(mutant), "source": mutant.source(), "by": "", "how": ""}
         tests = [it for it in found.reaching(found.tests, number) if it[0] in self._items]
         runs = found.reaching(found.runs, number)
-        row |= {"tests": len(tests), "runs": len(runs), "changed": 0}
+        row |= {"step": "", "tests": len(tests), "runs": len(runs), "changed": 0, "verdict": ""}
         for by, most_s, work in (
             ("tests", TESTS_S, lambda tell: self._try_tests(number, tests, tell)),
             ("simulation", SIMULATION_S, lambda tell: self._try_runs(number, runs, found, tell)),

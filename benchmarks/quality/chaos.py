@@ -326,11 +326,8 @@ class Run:
         # Faults that last: when each ends, by what, and what it strikes: a worker, or the disk.
         self._undo: list[tuple[float, Callable[[], Any], int | str]] = []
         self.starts = self.silences = 0
-        self.longest = {
-            "longest_s": 0.0,
-            "faults_in_it": 0,
-            "starts_in_it": 0,
-        }  # time without a merge
+        # Time without a merge.
+        self.longest = {"longest_s": 0.0, "faults_in_it": 0, "starts_in_it": 0}
         self._pauses: list[float] = []  # seconds between two merges
         self._moved_at = (0, 0)  # faults and starts at the last merge
         self.begun_s = self.moved_s = self.next_s = 0.0  # of the first merge, the last, a fault
@@ -400,10 +397,8 @@ class Run:
         """Note a time without a merge; of the longest also what struck in it, and explains it."""
         self._pauses.append(pause_s)
         if pause_s > self.longest["longest_s"]:
-            faults, starts = (
-                self.struck.total() - self._moved_at[0],
-                self.starts - self._moved_at[1],
-            )
+            now = self.struck.total(), self.starts
+            faults, starts = (it - moved for it, moved in zip(now, self._moved_at, strict=True))
             self.longest = {"longest_s": pause_s, "faults_in_it": faults, "starts_in_it": starts}
 
     def _strike(self, sound: Sequence[int], now_s: float) -> bool:
@@ -467,12 +462,11 @@ class Run:
         spread = math.log(SHORTEST_S), math.log(LONGEST_S)
         self._undo.append((now_s + math.exp(self.rng.uniform(*spread)), end, what))
 
-    def ettr(self) -> float | None:
+    def ettr(self) -> float:
         """Return the share of the time between merges in which the run was not held up."""
-        if not self._pauses:
-            return None
-        usual_s = 3.0 * sorted(self._pauses)[len(self._pauses) // 2]
-        return 1.0 - sum(max(it - usual_s, 0.0) for it in self._pauses) / sum(self._pauses)
+        pauses = self._pauses or [1.0]
+        usual_s = 3.0 * sorted(pauses)[len(pauses) // 2]
+        return 1.0 - sum(max(it - usual_s, 0.0) for it in pauses) / sum(pauses)
 
     def _row(self, out: Path, *, is_done: bool, in_all_s: float) -> dict[str, Any]:
         history, spent_s = _history(out), max(self.moved_s - self.begun_s, 0.0)
