@@ -325,13 +325,12 @@ class Run:
         self._last = deque[str](maxlen=20)  # faults, in words
         # Faults that last: when each ends, by what, and what it strikes: a worker, or the disk.
         self._undo: list[tuple[float, Callable[[], Any], int | str]] = []
-        self.starts = self.silences = 0
+        self.starts = self.silences = self._merges = self._silent_at = 0
         # Time without a merge.
         self.longest = {"longest_s": 0.0, "faults_in_it": 0, "starts_in_it": 0}
         self._pauses: list[float] = []  # seconds between two merges
         self._moved_at = (0, 0)  # faults and starts at the last merge
         self.begun_s = self.moved_s = self.next_s = 0.0  # of the first merge, the last, a fault
-        self._merges = self._silent_at = 0
 
     def train(self, out: Path, arguments: Sequence[str]) -> dict[str, Any]:
         """Train; return a row of the results."""
