@@ -272,6 +272,9 @@ class Audit:
         self._rows = values["rows"]
         total = max(1, sum(self._coverage.stream_rows))
         compare("", "epoch", values["epoch"], values["rows"] / total)
+        merged = [entry.event for entry in row.trace if isinstance(entry.event, Merged)]
+        if merged and (took_s := merged[-1].took_s):  # older traces have none
+            compare("", "train_s and merge_s", values["train_s"] + values["merge_s"], took_s)
         for name, worker in row.workers.items():
             compare(name, "rows of all spans", sum(_leased_rows(worker)), worker["rows"])
             idle_s = max(0.0, values["train_s"] - worker["busy_s"])
