@@ -53,13 +53,14 @@ from daskxml.local import Arrival, CostModel, Freeze, Loss, Network
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from machine import align, with_earlier, write_result
+from machine import RESULTS, align, with_earlier, write_result
 
 SPEEDS = (1.0, 1.0, 0.5, 0.25)
 BATCH_S = 0.005
 BATCH_ROWS = 64
 HIDDEN = 64
 SIMULATED_BATCH_S = 0.1  # at speed 1
+AFTER_S = 10.0  # that a run goes on after a worker was frozen
 WARM = 10  # mega-batches before one is measured
 # Features and labels of models of so many MiB.
 MODELS = {"0.3": (1_000, 200), "1": (3_000, 1_096), "16": (32_000, 33_536)}
@@ -210,17 +211,43 @@ def freeze(workers: int, quorum: float, seconds: float) -> dict[str, Any]:
             if len(merged) == WARM + 20 and seconds:
                 os.kill(victim, signal.SIGSTOP)
                 threading.Timer(seconds, os.kill, (victim, signal.SIGCONT)).start()
-            is_over = merged[-1][0] > merged[: WARM + 20][-1][0] + (seconds or 20.0)
+            is_over = merged[-1][0] > merged[: WARM + 20][-1][0] + (seconds or 20.0) + AFTER_S
             return daskxml.STOP if is_over else None
 
         daskxml.train(settings, client=client, train=path, on_megabatch=follow)
     found: dict[str, Any] = {"workers": workers, "quorum": quorum, "frozen_s": seconds}
-    for name, part in (("before", merged[WARM : WARM + 20]), ("then", merged[WARM + 19 :])):
+    first, *others = merged[WARM + 19 :]
+    during = [first, *(each for each in others if each[0] < first[0] + (seconds or 20.0) + 1.0)]
+    for name, part in (("before", merged[WARM : WARM + 20]), ("then", during)):
         times, rows = zip(*part, strict=True)
         found[f"rows_per_s_{name}"] = (rows[-1] - rows[0]) / (times[-1] - times[0])
         gaps = [after - before for before, after in pairwise(times)]
         found |= {f"gap_s_{name}": statistics.median(gaps), f"longest_s_{name}": max(gaps)}
     return found | {"merged": [(round(at_s - merged[0][0], 3), rows) for at_s, rows in merged]}
+
+
+def draw_frozen(found: list[dict[str, Any]], merged: list[list[tuple[float, int]]]) -> None:
+    """Draw the rows merged against time, from 20 merges before a worker is frozen."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(7.0, 3.6))
+    for row, points in zip(found, merged, strict=True):
+        start_s, start_rows = points[WARM + 19]
+        name = "barrier" if row["quorum"] == 1.0 else f"quorum {row['quorum']}"
+        name += f", {row['workers']} workers" + ", none frozen" * (not row["frozen_s"])
+        times = [at_s - start_s for at_s, _ in points[WARM:]]
+        counts = [(rows - start_rows) / 1e6 for _, rows in points[WARM:]]
+        axis.step(times, counts, where="post", label=name)
+    seconds = max(row["frozen_s"] for row in found)
+    axis.axvspan(0.0, seconds, color="0.9", zorder=0, label=f"one of four frozen for {seconds:g} s")
+    axis.set(xlabel="seconds", ylabel="million rows merged")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(RESULTS / "frozen.png", dpi=120)
 
 
 def misfortunes(
@@ -351,6 +378,7 @@ def main() -> Any:
     if seconds := options.frozen:
         found = [freeze(4, 0.75, seconds), freeze(4, 1.0, seconds), freeze(3, 0.75, 0.0)]
         merged = [row.pop("merged") for row in found]
+        draw_frozen(found, merged)
         return write_result("frozen", found, load=os.getloadavg(), merged=merged)
     rows = [describe(row) for row in run(options.megabatch_batches, options.megabatches)]
     median = {key: statistics.median(row[key] for row in rows[1:]) for key in rows[0]}
