@@ -106,7 +106,7 @@ class EventLog:
             async with asyncio.timeout(timeout_s):
                 while len(self.events) <= since and version in (None, self._version):
                     await self._changed.wait()
-                    await asyncio.sleep(GATHER_S)
+                    await asyncio.sleep(0.0 if self.is_over else GATHER_S)
         return {"events": self.events[since:], "status": self.status, "version": self._version}
 
     def _count_change(self) -> None:
