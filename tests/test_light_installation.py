@@ -25,8 +25,8 @@ def run_all(command: list[str], folder: Path, settings: dict[str, str]) -> str:
     for arguments in COMMANDS:
         subprocess.run([*command, *arguments], cwd=folder, env=plain | settings, check=True)
     done = subprocess.run(
-        [*command, "train", "network", "rows.txt"], cwd=folder, env=plain | settings, check=False,
-        capture_output=True, text=True,
+        [*command, "train", "network", "rows.txt", "--workers", "1"], cwd=folder,
+        env=plain | settings, check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 2
     return done.stderr

@@ -8,7 +8,8 @@ and keeps `FIRST` batches: its run is the same each time.
 
 A momentum g of merges is that of `FIRST` batches: where there are m times as many, a merge has g^m,
 so that past changes fade by rows. It amplifies the changes less, by 1 / (1 - g^m) in the long run,
-which the learning rate makes up for: `rate_gain`.
+which the learning rate makes up for: `rate_gain`. That is at most `MOST_GAIN`, which bounds the
+length as well: with g = 0.9 to 100 batches.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from daskxml.core.fields import bounded, check_ranges
 from daskxml.strategies.state import MegabatchState
 
 FIRST, MOST = 50, 200  # batches of a mega-batch, where that is left open
+MOST_GAIN = 2.0  # a learning rate that is near its limit bears no more
 SHARE = 0.05  # of the time, for waiting and merging
 _NEWEST = 0.25  # weight of the last mega-batch in the measured wait
 _SURPRISE = 4.0  # times the measured wait that one counts, at most: a worker may have been frozen
@@ -141,7 +143,9 @@ def rate_gain(momentum: float, times: float) -> float:
     return (1.0 - momentum**times) / (1.0 - momentum)
 
 
-def with_length(state: MegabatchState, took_s: float, batch_rows: int) -> MegabatchState:
+def with_length(
+    state: MegabatchState, took_s: float, batch_rows: int, momentum: float
+) -> MegabatchState:
     """Return the state after a merge, with the next mega-batch's length.
 
     Parameters
@@ -150,6 +154,8 @@ def with_length(state: MegabatchState, took_s: float, batch_rows: int) -> Megaba
         From the mega-batch's beginning to the end of its merge; 0: unknown.
     batch_rows
         Rows of the largest batch, in which the length is counted.
+    momentum
+        Of the run file.
 
     Examples
     --------
@@ -159,7 +165,7 @@ def with_length(state: MegabatchState, took_s: float, batch_rows: int) -> Megaba
     >>> worker = WorkerState(batch_size=64, rows=1600, busy_s=0.16)
     >>> state = MegabatchState(
     ...     remaining_rows=0, batches=50, merging=("a", "b"), members={"a": worker, "b": worker})
-    >>> with_length(state, 0.176, 64).batches
+    >>> with_length(state, 0.176, 64, momentum=0.9).batches
     100
     """
     done = [state.members[name] for name in state.merging]
@@ -174,7 +180,8 @@ def with_length(state: MegabatchState, took_s: float, batch_rows: int) -> Megaba
     wanted = known_s * (1.0 / SHARE - 1.0) * rows_per_s / batch_rows
     batches = state.batches
     if wanted > batches:
-        batches = min(2 * batches, MOST)
+        fits = 2 * batches <= MOST and rate_gain(momentum, 2 * batches / FIRST) <= MOST_GAIN
+        batches *= 1 + fits
     elif wanted < batches / 2.5:
         batches = max(batches // 2, FIRST)
     return replace(state, batches=batches, waited_s=known_s)

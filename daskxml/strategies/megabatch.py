@@ -200,7 +200,7 @@ class Strategy:
         if isinstance(event, Merged):
             largest = self.config.batch_max
             if self.config.megabatch_batches == "auto" and not (self.is_joint or self.shares_model):
-                state = with_length(state, event.took_s, largest)
+                state = with_length(state, event.took_s, largest, self._momentum)
             return next_megabatch(self.scale(state), state.batches * largest), ()
         if isinstance(event, Measured) and state.phase == "measure":
             state = replace(state, phase="merge", first_norm=state.first_norm or event.largest_norm)
@@ -294,13 +294,17 @@ class Strategy:
         merge = self.merge(by_quorum.merging(state), measured)
         return replace(merge, momentum=merge.momentum ** self._times(state))
 
+    @property
+    def _momentum(self) -> float:
+        return getattr(self.config, "momentum", 0.0)
+
     def _times(self, state: MegabatchState) -> float:
         """Return how many times the first mega-batch is as long as this one."""
         return state.batches / self.config.first_batches
 
     def gain(self, state: MegabatchState) -> float:
         """Return the factor of all rates in this mega-batch."""
-        return rate_gain(getattr(self.config, "momentum", 0.0), self._times(state))
+        return rate_gain(self._momentum, self._times(state))
 
     def lease(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
         """Lease rows to the workers that should have more."""
