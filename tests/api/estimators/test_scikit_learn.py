@@ -40,9 +40,16 @@ TEXTS = ["red apple", "green apple", "red car", "green car", "red apple pie", "f
 TAGS = [["fruit", "red"], ["fruit"], ["car", "red"], ["car"], ["food", "fruit", "red"], ["car"]] * 5
 
 
-@parametrize_with_checks([NETWORK, XMLClassifier()], expected_failed_checks=lambda _: EXCEPTIONS)
+@parametrize_with_checks([XMLClassifier()], expected_failed_checks=lambda _: EXCEPTIONS)
 @pytest.mark.filterwarnings("ignore")
 def test_the_checks_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([NETWORK], expected_failed_checks=lambda _: EXCEPTIONS)
+@pytest.mark.filterwarnings("ignore")
+def test_the_checks_of_scikit_learn_of_a_network(estimator, check):
     check(estimator)
 
 
