@@ -141,7 +141,13 @@ class Run:
 
 
 def in_memory(rows: Any, name: str) -> Any:
-    """Return rows of this process, as they are; None for files."""
+    """Return rows of this process, as they are; None for files.
+
+    Raises
+    ------
+    ConfigError
+        If they are on a cluster.
+    """
     _check_is_here(rows)
     is_here = hasattr(rows, "partitions") or hasattr(rows, "placement")
     return rows if is_here else None

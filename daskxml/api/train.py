@@ -86,15 +86,15 @@ def train(
         run.model.predict(X, top_k=5)
     """
     if workers is not None and (client is not None or scheduler is not None):
-        raise ConfigError("workers= is for a local cluster: leave out it or the other cluster")
+        raise ConfigError("give workers=, for a local cluster, or another cluster, not both")
     named, rows = split_given((config, *rows))
     if rows and train is not None:
-        raise ConfigError("training rows are given twice: leave out train=, or the others")
+        raise ConfigError("training rows are given twice: by position and as train=")
     if rows:
         train = rows[0] if len(rows) == 1 else rows
     job = Job.of(
-        named or DEFAULT_RUN_FILE, train=train, test=test, overrides=overrides, out=out,
-        resume=resume, find=in_memory if workers == 0 else _found,
+        DEFAULT_RUN_FILE if named == "" else named, train=train, test=test, out=out,
+        overrides=overrides, resume=resume, find=in_memory if workers == 0 else _found,
         settings=None if workers is None else {"cluster.workers": workers},
         on_event=on_event or notebook_progress(), on_megabatch=on_megabatch, raises=raises,
     )  # fmt: skip

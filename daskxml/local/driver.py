@@ -76,6 +76,7 @@ class _Silence(_Change):
 
 
 Change = Loss | Arrival | Freeze
+_Scripted = Change | _Silence
 
 
 def check_changes(names: Collection[str], changes: Iterable[Change]) -> None:
@@ -104,10 +105,10 @@ def check_changes(names: Collection[str], changes: Iterable[Change]) -> None:
 
 
 class Script:
-    """Losses and arrivals that are still to happen, the earliest first, losses before arrivals."""
+    """Changes that are still to happen, the earliest first, arrivals last."""
 
     def __init__(self, changes: tuple[Change, ...]) -> None:
-        self._changes: list[tuple[float, bool, Change | _Silence]] = []
+        self._changes: list[tuple[float, bool, _Scripted]] = []
         for change in changes:
             self.push(change, whole_ticks(change.at_s))
 
@@ -116,12 +117,12 @@ class Script:
         """When the next change happens; infinite if there is none."""
         return self._changes[0][0] if self._changes else math.inf
 
-    def push(self, change: Change | _Silence, at_s: float) -> None:
+    def push(self, change: _Scripted, at_s: float) -> None:
         """Schedule a change."""
         entry = at_s, isinstance(change, Arrival), change
         insort(self._changes, entry, key=lambda each: each[:2])
 
-    def pop(self) -> Change | _Silence:
+    def pop(self) -> _Scripted:
         """Return the next change."""
         return self._changes.pop(0)[2]
 
@@ -233,7 +234,7 @@ class LocalDriver:
         due_s = self.session.deadline_s()
         return math.ceil(due_s / TICK_S) * TICK_S if due_s < math.inf else due_s
 
-    def _change(self, change: Change | _Silence) -> list[Command]:
+    def _change(self, change: _Scripted) -> list[Command]:
         name = change.worker
         if isinstance(change, Arrival):
             worker = self._factory.create(name, change.speed)
@@ -244,18 +245,23 @@ class LocalDriver:
                 silent_s = self.executor.clock.now_s + SILENT_S
                 self._script.push(_Silence(silent_s, name), whole_ticks(silent_s))
         elif isinstance(change, _Silence):
-            return self._silence(name)
+            return self._silence(change, name)
         elif name in self.executor.workers:
             return self._lose(change, name)
         else:
             self._forget_candidate(name)
         return []
 
-    def _silence(self, name: str) -> list[Command]:
-        """Let the others go on without a worker that is frozen, if they have its model too."""
+    def _silence(self, silence: _Silence, name: str) -> list[Command]:
+        """Let others with its model go on without a frozen worker, after what stands anyway."""
         present, now_s = self.session.present(), self.executor.clock.now_s
+        settled_s = self.executor.settled_until(now_s)
+        if settled_s > now_s:
+            self._script.push(silence, settled_s)
+            return []
         workers = self.executor.workers
-        if name not in present or all(workers[other].wakes_s > now_s for other in present):
+        waited_for = self.session.strategy.merging(self.session.state) or present
+        if name not in waited_for or all(workers[other].wakes_s > now_s for other in present):
             return []
         self.executor.give_up(name)
         return self.session.handle(WorkerSilent(name), now_s)

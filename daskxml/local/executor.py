@@ -137,26 +137,24 @@ class LocalExecutor:
         if worker not in self.workers:
             return
         frozen, now_s = self.workers[worker], self.clock.now_s
-        frozen.wakes_s = max(frozen.wakes_s, now_s + seconds)
-        frozen.free_s = max(frozen.free_s, now_s) + seconds
+        wakes_s = max(frozen.wakes_s, now_s + seconds)
         for place, (end_s, begins, number, task) in enumerate(self._tasks):
-            if worker not in task.workers:
+            if worker not in task.workers or task.settled_s <= now_s:
                 continue
-            if len(task.workers) > 1:  # others that are frozen may delay it already
-                others = (self.workers[name].wakes_s for name in task.workers if name != worker)
-                left_s = end_s - max(now_s, *others)
-                later_s = max(end_s, frozen.wakes_s + left_s)
-            else:
-                later_s = end_s + seconds
-            self._tasks[place] = later_s, begins, number, replace(task, end_s=later_s)
+            # Those of them that are frozen have delayed it already.
+            goes_on_s = max(now_s, *(self.workers[name].wakes_s for name in task.workers))
+            delay_s = max(0.0, wakes_s - goes_on_s)
+            later = replace(task, end_s=end_s + delay_s, settled_s=task.settled_s + delay_s)
+            self._tasks[place] = later.end_s, begins, number, later
         heapq.heapify(self._tasks)
+        frozen.free_s = max(frozen.free_s, now_s) + wakes_s - max(frozen.wakes_s, now_s)
+        frozen.wakes_s = wakes_s
 
     def give_up(self, worker: str) -> None:
-        """Undo what others wait for a silent worker with, if a loss could; its leases go on."""
-        now_s = self.clock.now_s
+        """Undo what others wait for a silent worker with; its leases go on."""
         self._tasks = [
             entry for entry in self._tasks
-            if worker not in (task := entry[-1]).workers or task.is_lease or task.settled_s <= now_s
+            if worker not in (task := entry[-1]).workers or task.is_lease
         ]  # fmt: skip
         heapq.heapify(self._tasks)
 
@@ -214,10 +212,7 @@ class LocalExecutor:
     def _lease(self, command: RunWork, begins_s: float) -> None:
         (name,), generation = command.workers, self.session.generation
         worker, done = self.workers[name], list[WorkStats]()
-
-        def start(at_s: float, work: Callable[[], Result | None], *, begins: bool = False) -> None:
-            self._start(at_s, command.workers, work, begins=begins, is_lease=True)
-
+        start = partial(self._start, workers=command.workers, is_lease=True)
         begun_s = end_s = max(worker.free_s, begins_s + self._fetch_s(command))
         pieces = [
             (*piece, lr)
@@ -228,9 +223,9 @@ class LocalExecutor:
             work = partial(worker.work, together, lr, done)
             if worker.has_copy:
                 takes_s += self.network.transfer_s(worker.training.model_bytes)
-                start(end_s, work, begins=True)
+                start(end_s, finish=work, begins=True)
             end_s += takes_s
-            start(end_s, worker.release if worker.has_copy else work)
+            start(end_s, finish=worker.release if worker.has_copy else work)
         worker.free_s, busy_s = end_s, end_s - begun_s
 
         def finish() -> Result:
@@ -238,7 +233,7 @@ class LocalExecutor:
             work.busy_s = busy_s if worker.is_virtual else work.busy_s
             return WorkResult(command.number, (work,))
 
-        start(end_s + self._message_s, finish)
+        start(end_s + self._message_s, finish=finish)
 
     def _fetch_s(self, command: RunWork) -> float:
         """Return the transfer time of rows that are resident on other workers."""

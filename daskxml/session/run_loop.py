@@ -14,7 +14,8 @@ from daskxml.session.commands import STOP, Command, EndRun, Restart
 from daskxml.session.session import Session
 from daskxml.strategies.protocol import Rebase, WorkerDevice, WorkerJoined, WorkerLost
 
-SILENT_S = 2.5  # without a sign of life, for the others to go on; longer with many workers
+# Without a heartbeat, after which others go on without a worker; longer where many send them.
+SILENT_S = 2.5
 RESTART = "restart"  # why a session ends that has lost all workers
 STATES = {
     "idle": "starting",

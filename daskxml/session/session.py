@@ -109,7 +109,8 @@ class Session:
         self._grace_s, self._grace_until_s = grace_s, math.inf
         self._waits_since_s = math.inf  # for others
         self._waited_s: deque[float] = deque(maxlen=WAITS)
-        self._missed: dict[str, tuple[float, float]] = {}  # late workers: that, and a wait's limit
+        # By late worker: since when it was waited for, and how much longer is no slight delay.
+        self._missed: dict[str, tuple[float, float]] = {}
         self._measured: set[str] = set()  # whose norms the strategy has asked for
         self._trace: list[Any] = []  # entries that are in no row of the history yet
         if stored is not None:

@@ -299,7 +299,7 @@ class Strategy:
         return getattr(self.config, "momentum", 0.0)
 
     def _times(self, state: MegabatchState) -> float:
-        """Return how many times the first mega-batch is as long as this one."""
+        """Return how many times as long as the first mega-batch this one is."""
         return state.batches / self.config.first_batches
 
     def gain(self, state: MegabatchState) -> float:
@@ -357,5 +357,5 @@ class Strategy:
         """Return the state that ``plain`` was made from."""
         members = {name: WorkerState.restored(worker) for name, worker in plain["members"].items()}
         merging = tuple(plain.get("merging", ()))
-        older = {"batches": self.config.first_batches}  # checkpoints of which have none
+        older = {"batches": self.config.first_batches}  # of checkpoints without this field
         return MegabatchState(**{**older, **plain, "members": members, "merging": merging})

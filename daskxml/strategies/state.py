@@ -254,9 +254,10 @@ class MegabatchState:
         The largest norm of a replica at the first merge; 0 before.
     step_s
         Measured seconds of a step that all make together; 0 before the first measurement.
-    batches, waited_s
-        Of the largest size, in a mega-batch; how long workers wait around a merge, 0: not measured
-        (`daskxml.strategies.batches`).
+    batches
+        Length of a mega-batch, in batches of the largest size (`daskxml.strategies.batches`).
+    waited_s
+        Seconds that workers wait around a merge; 0 before the first measurement.
     """
 
     remaining_rows: int

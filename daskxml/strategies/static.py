@@ -94,7 +94,8 @@ class StaticByMegabatch(QuotaStrategy):
     def schedule(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
         """Probe first, where a worker is new; then lease from quotas."""
         config = self.config
-        if state.is_untouched and not all(w.rows_per_s for w in state.members.values()):
+        is_fresh = state.remaining_rows == state.batches * config.batch_max
+        if is_fresh and not all(w.rows_per_s for w in state.members.values()):
             state = begin_probe(state, float(config.batch_max))
         if state.phase == "probe":
             state, probes = lease_probes(state, config.probe_batches, config.lr)

@@ -59,7 +59,7 @@ def test_what_needs_a_cluster_does_not_go_with_no_workers():
     for given, problem in [
         ({"train": (X, X)}, "rows in Dask collections need a cluster: call daskxml.train without"),
         ({"train": X}, "rows in Dask collections need a cluster"),
-        ({"train": "a.txt", "scheduler": "tcp://a:1"}, "workers= is for a local cluster"),
+        ({"train": "a.txt", "scheduler": "tcp://a:1"}, "give workers=, for a local cluster"),
         ({"train": "a.txt", "overrides": ["pipeline.stages=['a:b']"]}, "stages need a cluster"),
     ]:
         with pytest.raises(daskxml.ConfigError, match=problem):

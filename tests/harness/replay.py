@@ -118,7 +118,7 @@ def replayed_model(path: Path, values: Mapping[str, Any], history: History) -> A
                 for some, lr in work.rated:
                     training_worker.lease(some, lr, {})
             merged += worker["weight"] * training_worker.replica.flat.astype(np.float64)
-        merged += config.strategy.momentum * (current.astype(np.float64) - previous)
+        merged += row["momentum"] * (current.astype(np.float64) - previous)
         current, previous = merged.astype(np.float32), current
     return current
 

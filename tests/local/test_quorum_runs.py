@@ -88,14 +88,37 @@ def test_trees_refuse_what_they_do_not_simulate(data):
 
 
 def test_a_worker_that_freezes_in_a_merge_is_left_behind(data):
-    slow = {"network": Network(bandwidth_bytes_s=2e3), "changes": [Freeze(2.0, "1", 1000.0)]}
+    slow = {"network": Network(bandwidth_bytes_s=2e3)}
     values = {"strategy.megabatch_batches": 400, "combine.grace": "auto", "training.epochs": 30}
-    run = simulate(data, values, **slow)
-    begin_s = next(row["wall_s"] for row in run.history if row.get("late"))
-    merging = [row for row in run.history if row["wall_s"] - row["merge_s"] < 2.0 < row["wall_s"]]
-    assert len(merging) == 1 or begin_s > 2.0 + SILENT_S
-    assert begin_s < 2.0 + SILENT_S + 4.0
+    merge = simulate(data, values, **slow).history[0]
+    assert merge["merge_s"] > 0.5
+    at_s = merge["train_s"] + merge["merge_s"] / 2.0
+    run = simulate(data, values, changes=[Freeze(at_s, "1", 1000.0)], **slow)
+    row = run.history[0]
+    assert row["late"] == ["1"]
+    assert at_s + SILENT_S < row["wall_s"] < at_s + SILENT_S + 2.0 * merge["wall_s"]
     check_ledger(run.history, ROWS)
+
+
+def test_nobody_waits_for_a_silent_worker_that_is_not_in_the_merge(data):
+    changes = [Freeze(2.0, "1", 2.0), Freeze(0.625, "0", 20.0), Freeze(0.75, "1", 2.0)]
+    changes += [Arrival(0.0, "100"), Arrival(2.6, "200")]
+    values = {"strategy.name": "static", "combine.quorum": 0.3, "combine.grace": 0.05}
+    run = simulate(
+        data, {**values, "training.epochs": 4}, speeds=[1.0, 1.0, 0.5, 0.1], changes=changes
+    )
+    assert run.history[-1]["rows"] == 4 * ROWS
+    check_ledger(run.history, ROWS)
+
+
+def test_freezes_of_several_in_a_merge_are_not_added_up(data):
+    slow = {"network": Network(bandwidth_bytes_s=2e3)}
+    values = {"strategy.megabatch_batches": 400, "combine.quorum": 1.0, "training.epochs": 5}
+    merge = simulate(data, values, **slow).history[0]
+    at_s = merge["train_s"] + merge["merge_s"] / 2.0
+    freezes = [Freeze(at_s + 0.01 * number, str(number), 50.0) for number in range(4)]
+    row = simulate(data, values, changes=freezes, **slow).history[0]
+    assert row["wall_s"] == pytest.approx(merge["wall_s"] + 50.03, abs=0.03)
 
 
 def test_the_grace_follows_what_was_waited_for(data):

@@ -48,7 +48,7 @@ class Trees(TrainedKind[TreeSpec]):
         from daskxml.models.trees.forest import count_trees
 
         trees = count_trees(arrays)
-        return f"{spec.features} -> {spec.labels}, {trees} label tree{'s' * (trees > 1)}"
+        return f"{spec.features} -> {spec.labels}, {trees} label tree{'s' * (trees != 1)}"
 
     def smaller(
         self, spec: TreeSpec, arrays: Arrays, bits: int, drop: float
@@ -114,7 +114,7 @@ class Trees(TrainedKind[TreeSpec]):
     def work(self, row: Mapping[str, Any]) -> str:
         """Return the number of trees."""
         trees = round(row["epoch"])
-        return f"{trees} tree{'s' * (trees > 1)}"
+        return f"{trees} tree{'s' * (trees != 1)}"
 
 
 @dataclass(frozen=True)
