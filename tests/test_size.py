@@ -18,7 +18,7 @@ SLACK = 1.01  # so that not every commit has to lower the lines of code
 LIMITS = {
     "rooms": 18,
     "files of the package": 249,
-    "lines of the package": 31_451,
+    "lines of the package": 31_449,
     "benchmark scripts": 32,
     "lines of benchmarks": 5_870,
     "pages": 50,
@@ -45,7 +45,7 @@ def counted() -> dict[str, int]:
         "files of the package": len([*package.rglob("*.py")]),
         "lines of the package": code_lines("daskxml"),
         "benchmark scripts": len([*(ROOT / "benchmarks").rglob("*.py")]),
-        "lines of benchmarks": 5_870,
+        "lines of benchmarks": code_lines("benchmarks"),
         "pages": len([*(ROOT / "docs").rglob("*.md")]),
         "run files": len([*(ROOT / "pipelines").glob("*.toml")]),
         "commands": len(COMMANDS),
