@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -23,11 +22,7 @@ MAY_IMPORT_DASK = ("transport/", "cluster/", "observe/dashboard/", "api/")
 MAY_IMPORT_CUPY = ("kernels/cuda/cupy",)
 CUPY = {"cupy", "cupyx", "cupy_backends"}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
-
-
-@functools.cache
-def tree_of(path):
-    return ast.parse(path.read_text())
+TREES = {path: ast.parse(path.read_text()) for path in MODULES}
 
 
 def name_of(path):
@@ -61,7 +56,7 @@ def test_imports_go_downwards():
     upwards = [
         f"{name_of(path)} imports {other}, which lies above"
         for path in MODULES
-        for other in own(imports(tree_of(path), everywhere=True))
+        for other in own(imports(TREES[path], everywhere=True))
         if RANK[other] > RANK[name_of(path).split(".")[0]]
     ]
     assert upwards == []
@@ -71,7 +66,7 @@ def test_dask_and_cupy_stay_in_their_rooms():
     astray = []
     for path in MODULES:
         place = path.relative_to(PACKAGE).as_posix()
-        loaded = {name.split(".")[0] for name in imports(tree_of(path), everywhere=True)}
+        loaded = {name.split(".")[0] for name in imports(TREES[path], everywhere=True)}
         if loaded & DASK and not place.startswith(MAY_IMPORT_DASK):
             astray.append(f"{place} imports {loaded & DASK}")
         if loaded & CUPY and not place.startswith(MAY_IMPORT_CUPY):

@@ -18,9 +18,9 @@ SLACK = 1.01  # so that not every commit has to lower the lines of code
 LIMITS = {
     "rooms": 18,
     "files of the package": 249,
-    "lines of the package": 31_449,
+    "lines of the package": 31_468,
     "benchmark scripts": 32,
-    "lines of benchmarks": 5_870,
+    "lines of benchmarks": 5_872,
     "pages": 50,
     "run files": 26,
     "commands": 16,

@@ -45,9 +45,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from distributed import Client, LocalCluster, Worker
+from distributed import Client, Worker
 
 import daskxml
+from daskxml.cluster.connection import local_cluster
+from daskxml.config.sections import ClusterSection
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.local import Arrival, CostModel, Freeze, Loss, Network
 
@@ -128,7 +130,7 @@ def cluster_with_rows(workers: int, spec: SyntheticSpec) -> Iterator[tuple[Clien
     """Start processes, and write training rows."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster,
+        local_cluster(ClusterSection(workers=workers, device="cpu"), print) as cluster,
         Client(cluster) as client,
     ):
         yield client, write_xml(Path(folder) / "train.txt", spec, "train")
@@ -350,7 +352,7 @@ def train_equal(folder: Path, megabatches: int) -> Iterator[dict[str, Any]]:
         found = daskxml.simulate("adaptive-sgd", speeds=[1.0, 1.0], cost=cost, **run)
         yield {"data": data, "workers": "simulated", **equality(found.history)}
         with (
-            LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+            local_cluster(ClusterSection(workers=2, device="cpu"), print) as cluster,
             Client(cluster) as client,
             held_to_a_share(client),
         ):

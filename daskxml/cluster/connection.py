@@ -358,7 +358,7 @@ def _new_cluster(
     section: ClusterSection, gpus: Sequence[Gpu], cores: int, folder: str, protocol: str,
     dashboard: bool,
 ) -> SpecCluster:  # fmt: skip
-    others = local_workers(section, cores, folder, len(gpus), protocol)
+    others = local_workers(section, cores, folder, len(gpus), protocol, dashboard)
     if protocol in SCHEMES:
         silence_ucx()  # the scheduler is in this process
     try:
@@ -451,20 +451,25 @@ def gpu_cluster_options(
 
 
 def local_workers(
-    section: ClusterSection, cores: int, folder: str, gpus: int = 0, protocol: str = "tcp"
-) -> dict[int | str, Any]:
+    section: ClusterSection, cores: int, folder: str, gpus: int = 0, protocol: str = "tcp",
+    dashboard: bool = False,
+) -> dict[int | str, Any]:  # fmt: skip
     """Return Dask's specification of each local CPU process by its name: pools come last.
 
     Parameters
     ----------
     gpus
         Number of workers on GPUs, which are not included.
+    dashboard
+        Whether Dask's profile of their threads can be seen; taking it holds up short merges.
 
     Examples
     --------
     >>> workers = local_workers(ClusterSection(workers=1, pools=1), 4, "/tmp")
     >>> list(workers), workers["pool-0"]["options"]["resources"]
     ([0, 'pool-0'], {'cpu-pool': 3})
+    >>> workers[0]["options"]["config"]["distributed"]["worker"]["profile"]["enabled"]
+    False
     >>> list(local_workers(ClusterSection(workers=3), 4, "/tmp", gpus=1))
     ['cpu-0', 'cpu-1']
     """
@@ -473,6 +478,7 @@ def local_workers(
     count = section.workers - gpus if gpus else section.workers_on(cores)
     replicas: list[int | str] = [f"cpu-{i}" if gpus else i for i in range(max(0, count))]
     pools = [f"pool-{number}" for number in range(section.pools)]
+    unseen = {} if dashboard else {"worker": {"profile": {"enabled": False}}}
     common = {
         "host": HOST,
         "protocol": protocol,
@@ -482,7 +488,10 @@ def local_workers(
         "silence_logs": SILENT,
         "preload": [IGNORE_INTERRUPTS, SILENCE_UCX],
         "env": {VISIBLE: ""},  # no GPU, so UCX must not look for one either, as dask-cuda has it do
-        "config": {"distributed-ucxx": {"create-cuda-context": False}},
+        "config": {
+            "distributed": dask.config.merge(dask.config.get("distributed"), unseen),
+            "distributed-ucxx": {"create-cuda-context": False},
+        },
     }
     pool = {**common, "resources": {POOL: section.pool_threads_on(usable)}} if pools else {}
     kinds = dict.fromkeys(replicas, common) | dict.fromkeys(pools, pool)

@@ -50,7 +50,7 @@ from daskxml.session.commands import (
 from daskxml.session.history import MegabatchLog, memory_event, worker_event
 from daskxml.session.ledger import Ledger
 from daskxml.session.placement import Placement
-from daskxml.session.stopping import StoppingRules
+from daskxml.session.stopping import StoppingRules, spent_s
 from daskxml.session.trace import FORMAT, Setup, plain_entry
 from daskxml.strategies import protocol
 from daskxml.strategies.megabatch import Strategy
@@ -105,7 +105,7 @@ class Session:
         self.closed_rows = 0  # rows of the history that will not change any more
         self._evaluations = itertools.count(1)
         self._writer, self._strategy_name = "", (settings or {}).get("name", "")
-        self._wall_before_s = self._started_s = 0.0
+        self._wall_before_s = self._started_s = self._spent_s = 0.0
         self._grace_s, self._grace_until_s = grace_s, math.inf
         self._waits_since_s = math.inf  # for others
         self._waited_s: deque[float] = deque(maxlen=WAITS)
@@ -178,6 +178,7 @@ class Session:
         self.history, self.best = list(stored["history"]), stored.get("best", 0)
         self.closed_rows = len(self.history)
         self._wall_before_s = self.history[-1]["wall_s"] if self.history else 0.0
+        self._spent_s = spent_s(self.history)
         self._trace = list(stored.get("trace", []))  # older checkpoints have none
 
     def speeds(self, names: Iterable[str] | None = None) -> dict[str, float]:
@@ -202,7 +203,7 @@ class Session:
         """Begin, or continue, with these workers; their replicas equal the global model."""
         self.workers, self._started_s = dict.fromkeys(workers), now_s
         self.inform(protocol.Started(tuple(workers), devices or {}))
-        self.stop_reason = self.rules.reached(self.history)
+        self.stop_reason = self.rules.reached(self.history, self._spent_s)
         if self.stop_reason:
             return self._end_run()
         commands = [] if self.placement.fits(workers) else self._rebalance()
@@ -255,7 +256,7 @@ class Session:
         """Return when the run's time is up; infinite without a limit."""
         if self.stage != "train" or self.stop_reason:
             return math.inf
-        return self.log.begun_s + self.rules.time_left_s(self.history)
+        return self.log.begun_s + self.rules.time_left_s(self._spent_s)
 
     # -------------------------------------------------------------- mega-batches
 
@@ -384,13 +385,14 @@ class Session:
         rows = self.rows_merged + log.rows
         spans = self.ledger.settle(log.late)
         self.history.append(log.row(rows, rows / sum(self.ledger.stream_rows), spans))
+        self._spent_s += spent_s(self.history[-1:])
         return self._complete_row(now_s)
 
     # ------------------------------------------------ evaluation and checkpoint
 
     def _complete_row(self, now_s: float) -> list[Command]:
         """Evaluate and checkpoint after the merge that was recorded last, as far as that is due."""
-        self.stop_reason = self.stop_reason or self.rules.reached(self.history)
+        self.stop_reason = self.stop_reason or self.rules.reached(self.history, self._spent_s)
         return self._evaluate(now_s) if self._is_evaluation_due() else self._close_row(now_s)
 
     def _is_evaluation_due(self) -> bool:

@@ -30,9 +30,9 @@ class StoppingRules:
     >>> from daskxml.config import load_run_config
     >>> def rules(**training):
     ...     return StoppingRules(load_run_config({"training": {"epochs": 2.0, **training}}))
-    >>> rules().reached([{"epoch": 2.0, "train_s": 1.0, "merge_s": 0.1}])
+    >>> rules().reached([{"epoch": 2.0}], spent_s=1.1)
     'epochs'
-    >>> rules(minutes=0.1).time_left_s([{"train_s": 1.0, "merge_s": 0.5}])
+    >>> rules(minutes=0.1).time_left_s(spent_s=1.5)
     4.5
     >>> rules().is_evaluation_due([{"metrics": {}}], has_tests=True, is_last=False)
     True
@@ -48,19 +48,18 @@ class StoppingRules:
     config: RunConfig
     can_checkpoint: bool = False
 
-    def reached(self, history: Sequence[Mapping[str, Any]]) -> str:
-        """Return which limit the run has reached after these mega-batches, or ``""``."""
+    def reached(self, history: Sequence[Mapping[str, Any]], spent_s: float) -> str:
+        """Return which limit these mega-batches have reached, which took so long, or ``""``."""
         limits = self.config.training
         if limits.megabatches and len(history) >= limits.megabatches:
             return "megabatches"
         if limits.epochs and history and history[-1]["epoch"] >= limits.epochs:
             return "epochs"
-        return "minutes" if self.time_left_s(history) <= 0.0 else ""
+        return "minutes" if self.time_left_s(spent_s) <= 0.0 else ""
 
-    def time_left_s(self, history: Sequence[Mapping[str, Any]]) -> float:
+    def time_left_s(self, spent_s: float) -> float:
         """Return how long training may still take; infinite without a limit."""
-        limit_s = self.config.training.minutes * 60.0 or math.inf
-        return limit_s - sum(row["train_s"] + row["merge_s"] for row in history)
+        return (60.0 * self.config.training.minutes or math.inf) - spent_s
 
     def is_checkpoint_due(self, megabatches: int, *, is_last: bool) -> bool:
         """Whether a checkpoint is to be written after so many mega-batches."""
@@ -105,6 +104,11 @@ class StoppingRules:
         """Whether an evaluation is good enough to end the run."""
         training = self.config.training
         return training.target > 0.0 and metrics[training.target_metric] >= training.target
+
+
+def spent_s(history: Sequence[Mapping[str, Any]]) -> float:
+    """Return how long training and merging have taken."""
+    return float(sum(row["train_s"] + row["merge_s"] for row in history))
 
 
 def limits_of(config: RunConfig) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from daskxml.models.trees.spec import TreeSpec
 from daskxml.session.commands import STOP
 from daskxml.session.history import worker_event
 from daskxml.session.setup import check_untested
-from daskxml.session.stopping import StoppingRules
+from daskxml.session.stopping import StoppingRules, spent_s
 from daskxml.session.task_pool import HERE, PIECE, Task, TaskPool
 from daskxml.strategies.batches import apportion
 
@@ -170,7 +170,7 @@ class TreeRun:
         """Return how long the run may still fit; infinite where nothing limits it."""
         now_s = self._pool.now_s
         begun_s = min(now_s, max(tree.begun_s, self._last_fitted_s))
-        return self.rules.time_left_s(self.history) - (now_s - begun_s)
+        return self.rules.time_left_s(spent_s(self.history)) - (now_s - begun_s)
 
     # ------------------------------------------------------------------- the run
 
@@ -194,7 +194,9 @@ class TreeRun:
         """Fit trees until a rule or a stop ends the run: ``stop_reason``."""
         self._begun_s = self._pool.now_s
         self._wall_before_s = self.history[-1]["wall_s"] if self.history else 0.0
-        self.stop_reason = self.stop_reason or self.rules.reached(self.history)
+        self.stop_reason = self.stop_reason or self.rules.reached(
+            self.history, spent_s(self.history)
+        )
         while not self.stop_reason:
             tree = self._open[0] if self._open else self._plan()
             if (yield from self._is_fitted(tree)):
@@ -244,10 +246,11 @@ class TreeRun:
         row = self._row(tree, tree.together.end_s)
         self.trees.append(tree.together.result)
         self._pool.drop([tree.plan, *tree.pieces])
-        if reason := self.stop_reason or self.rules.reached([*self.history, row]):
+        history = [*self.history, row]
+        if reason := self.stop_reason or self.rules.reached(history, spent_s(history)):
             self.stop(reason)
         if self.rules.is_evaluation_due(
-            [*self.history, row], has_tests=self._has_tests, is_last=bool(self.stop_reason)
+            history, has_tests=self._has_tests, is_last=bool(self.stop_reason)
         ):
             yield from self._evaluate(row)
         row["wall_s"] = self._wall_before_s + self._pool.now_s - self._begun_s

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,7 @@ from daskxml.transport.handshake import (
 from daskxml.transport.ucx import takes_device_arrays
 
 __all__ = ["CollectiveId", "Communicator", "ProcessGroup", "Timeouts"]
+PROGRAMS = 1 << 10  # at a time, at most
 UCX_PIECE_FLOATS = 1 << 24  # 64 MiB: benchmarks/results/gpu_cluster.json
 
 
@@ -95,6 +97,8 @@ class Communicator:
         self._handlers: dict[str, Any] = worker.handlers
         self._connection_args: dict[str, Any] = worker.connection_args
         self._rendezvous, self._mappings = Rendezvous(), MappingCache()
+        # A thread for each program under way; starting one would hold up the event loop.
+        self._threads = ThreadPoolExecutor(PROGRAMS, "daskxml-program")
         self._endpoints: dict[CollectiveId, list[Endpoint]] = {}
         self._ended: dict[CollectiveId, asyncio.Event] = {}
         self._cache: dict[str, _CachedChannels] = {}  # by run
@@ -185,6 +189,7 @@ class Communicator:
             addresses=tuple(addresses),
             rendezvous=self._rendezvous,
             mappings=self._mappings,
+            threads=self._threads,
             connection_args=self._connection_args,
             timeouts=timeouts or self.timeouts,
             shares_memory=self.shares_memory,
@@ -241,6 +246,7 @@ class Communicator:
         for run in tuple(self._cache):
             await self._drop_cached(run)
         self._mappings.clear()
+        self._threads.shutdown(wait=False)
 
     async def accept(
         self, comm: Comm, run: str, number: int, sender: int, receiver: int,

@@ -161,7 +161,7 @@ class Endpoint:
         for peer, receiver in self._receivers.items():
             if not receiver.done():
                 self._open(self._accept(peer), receiver)
-        threads = ThreadPoolExecutor(1, "daskxml-program")
+        threads = self._collective.threads
         job = self._loop.run_in_executor(threads, self._run_in_thread, program)
         try:
             return await asyncio.shield(job)
@@ -171,7 +171,6 @@ class Endpoint:
         finally:
             await asyncio.wait({job})
             job.exception()  # or asyncio logs one that was not retrieved
-            threads.shutdown(wait=False)
             await self._close()
 
     def abort(self, failure: OSError) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -165,7 +166,7 @@ class Collective:
     ----------
     addresses
         The worker of every rank.
-    rendezvous, mappings
+    rendezvous, mappings, threads
         The worker's.
     shares_memory
         Whether processes of one machine may read each other's arrays in place.
@@ -177,6 +178,7 @@ class Collective:
     addresses: tuple[str, ...]
     rendezvous: Rendezvous
     mappings: MappingCache
+    threads: ThreadPoolExecutor
     connection_args: Mapping[str, Any]
     timeouts: Timeouts
     shares_memory: bool = True

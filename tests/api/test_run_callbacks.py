@@ -9,9 +9,9 @@ import pytest
 from distributed import Client
 
 import daskxml
-import harness.replay as replay
 from daskxml.core.errors import CallbackWarning
 from daskxml.records.run_dir import read_history
+from harness.ledger_check import check_ledger
 
 
 def test_callbacks_are_called_with_every_row_and_their_errors_are_warnings(
@@ -37,4 +37,4 @@ def test_callbacks_are_called_with_every_row_and_their_errors_are_warnings(
         "on_megabatch failed 3 times in 3 calls",
     ]
     assert read_history(tmp_path / "run" / "history.jsonl") == run.history
-    replay.check_ledger(run.history, 1500)
+    check_ledger(run.history, 1500)

@@ -16,7 +16,6 @@ import pytest
 from distributed import Client, LocalCluster
 
 import daskxml
-import harness.replay as replay
 from daskxml.api.runs import RunFollower, RunHandle, call
 from daskxml.cli import main
 from daskxml.cluster import scheduler_plugin
@@ -26,6 +25,7 @@ from daskxml.core.files import LOCK_FILE
 from daskxml.records.environment import read_starts
 from daskxml.records.run_dir import RunDir
 from harness.clusters import PROTOCOL
+from harness.ledger_check import check_ledger
 
 Data = dict[str, Path]
 Values = dict[str, Any]
@@ -94,7 +94,7 @@ def test_a_run_goes_on_without_its_client(
     assert rows == run.history
     assert lines_of(out) == run.history
     assert run.reason == "megabatches"
-    replay.check_ledger(run.history, 1500)
+    check_ledger(run.history, 1500)
     assert [event["kind"] for event in events if event["kind"] == "started"] == ["started"]
     stored = daskxml.load(out)
     assert np.array_equal(stored.parameters["output.bias"], run.model.parameters["output.bias"])
@@ -130,7 +130,7 @@ def test_a_run_is_resumed_and_left(
     assert lines_of(out)[:3] == before
     assert run.history == lines_of(out)
     assert "megabatches = 6" in (out / "run.toml").read_text()
-    replay.check_ledger(run.history, 1500)
+    check_ledger(run.history, 1500)
 
 
 def test_a_resumed_run_that_fails_at_once_leaves_its_directory_as_it_was(
@@ -159,7 +159,7 @@ def test_a_run_is_stopped_with_a_checkpoint(
     assert over.state == "ended by stop"
     assert [row["megabatch"] for row in lines_of(out)] == list(range(1, over.megabatches + 1))
     assert (out / "checkpoints" / f"{over.megabatches:06d}.safetensors").exists()
-    replay.check_ledger(lines_of(out), 1500)
+    check_ledger(lines_of(out), 1500)
     assert daskxml.attach(name, client=client).stop() == over  # once more does no harm
     assert daskxml.attach(name, client=client).follow().reason == "stop"
 
@@ -180,7 +180,7 @@ def test_the_worker_that_writes_is_killed(
     assert "lost" in [event.get("event") for event in events]
     assert lines_of(out) == run.history
     assert [row["megabatch"] for row in run.history] == list(range(1, over.megabatches + 1))
-    replay.check_ledger(run.history, 1500)
+    check_ledger(run.history, 1500)
 
 
 def test_rows_and_model_in_memory(launch: Callable[..., str], client: Client) -> None:

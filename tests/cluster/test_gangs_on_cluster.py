@@ -21,6 +21,7 @@ from daskxml.records.checkpoint import checkpoints
 from daskxml.strategies.protocol import Central, LocalSteps, Mirrored
 from harness.clusters import PROTOCOL
 from harness.every_strategy import ROW_STRATEGIES
+from harness.ledger_check import check_ledger
 
 Data = dict[str, Path]
 Values = dict[str, Any]
@@ -82,7 +83,7 @@ def test_every_strategy_accounts_for_every_row(
     assert run.metrics["P@1"] > 0.15
     assert all(worker["busy_s"] > 0 for worker in run.history[-1]["workers"].values())
     if residency == "replicate":
-        replay.check_ledger(run.history, 1500)
+        check_ledger(run.history, 1500)
     if strategy in JOINT:
         assert all(row["moved_bytes"] > 12 * 4 * run.model.spec.labels for row in run.history)
 
@@ -111,7 +112,7 @@ def test_workers_of_one_process_exchange_messages(data: Data, values: Values) ->
             for strategy in ("mirrored", "asynchronous")
         ]
     for run in runs:
-        replay.check_ledger(run.history, 1500)
+        check_ledger(run.history, 1500)
     expected = replay.replayed_gangs(
         data["train"], named(values, "mirrored"), runs[0].history, Mirrored()
     )
@@ -166,7 +167,7 @@ def test_a_worker_is_killed_in_the_middle_of_a_gang(
     run, events = watched(client, data, values)
     assert changes_of(events)[0] == "lost"
     assert [row["rows"] for row in run.history] == [384 * (i + 1) for i in range(6)]
-    replay.check_ledger(run.history, 1500)
+    check_ledger(run.history, 1500)
     assert all(row["metrics"]["rows"] == 200 for row in run.history)
     if strategy == "mirrored":
         expected = replay.replayed_gangs(data["train"], values, run.history, Mirrored())
@@ -181,7 +182,7 @@ def test_a_gang_that_breaks_although_nobody_is_lost_is_done_again(
     values = named(values, "mirrored")
     run, events = watched(patched, data, values)
     assert not changes_of(events)
-    replay.check_ledger(run.history, 1500)
+    check_ledger(run.history, 1500)
     expected = replay.replayed_gangs(data["train"], values, run.history, Mirrored())
     np.testing.assert_array_equal(flat_model(run), expected)
 
@@ -199,7 +200,7 @@ def test_a_worker_joins(
         watch = stop_once_joined(cluster, 1)
         run = daskxml.train(values, client=client, train=data["train"], on_event=watch)
     assert run.reason == "interrupt"
-    replay.check_ledger(run.history, 1500)
+    check_ledger(run.history, 1500)
     if strategy == "mirrored":
         expected = replay.replayed_gangs(data["train"], values, run.history, Mirrored())
         np.testing.assert_array_equal(flat_model(run), expected)
@@ -235,7 +236,7 @@ def test_who_waits_for_the_next_merge_is_killed(data: Data, values: Values, tmp_
     lost = next(event for event in row["events"] if event["kind"] == "lost")
     assert 0 < lost["rows_returned"] < 25_000 * 32  # long before all were done
     assert row["rows"]
-    replay.check_ledger(run.history, 1500)
+    check_ledger(run.history, 1500)
 
 
 # ------------------------------------------------------------------------ local state

@@ -22,7 +22,6 @@ import pytest
 from distributed import Client, LocalCluster
 
 import daskxml
-import harness.replay as replay
 from daskxml.cli.main import main
 from daskxml.core.errors import ClusterError
 from daskxml.core.files import LOCK_FILE
@@ -79,7 +78,7 @@ def resume_on(client: Client, out: Path, megabatches: int, **arguments: Any) -> 
     goal = {"training.megabatches": megabatches}
     run = daskxml.train(out / "run.toml", client=client, resume=out, overrides=goal, **arguments)
     assert [row["megabatch"] for row in run.history] == list(range(1, megabatches + 1))
-    replay.check_ledger(run.history, 1500)
+    check_ledger(run.history, 1500)
 
 
 def resume(out: Path, megabatches: int) -> list[dict[str, Any]]:
@@ -90,7 +89,7 @@ def resume(out: Path, megabatches: int) -> list[dict[str, Any]]:
     assert (status, errors.getvalue()) == (0, "")
     rows = history(out)
     assert [row["megabatch"] for row in rows] == list(range(1, megabatches + 1))
-    replay.check_ledger(rows, 1500)
+    check_ledger(rows, 1500)
     return rows
 
 
@@ -299,7 +298,7 @@ def test_odd_sizes_with_six_workers(data: Data, values: Values, tmp_path: Path) 
                                 if path != few else few)  # fmt: skip
             assert len(run.history) == 3, name
             if "data" not in changes:
-                replay.check_ledger(run.history, rows)
+                check_ledger(run.history, rows)
 
 
 def test_a_worker_that_stands_still(client: Client, data: Data, values: Values) -> None:
@@ -332,7 +331,7 @@ def test_a_worker_that_dies_while_the_rows_are_read(
         values, client=client, train=data["train"], test=data["test"], on_event=kill
     )
     assert is_killed
-    replay.check_ledger(run.history, 1500)
+    check_ledger(run.history, 1500)
     assert all(row["metrics"]["rows"] == 200 for row in run.history)
 
 
@@ -360,7 +359,7 @@ def test_workers_that_die_again_and_again(data: Data, values: Values, tmp_path: 
             over.set()
             killer.join()
     assert run.history == history(tmp_path / "run")
-    replay.check_ledger(run.history, 1500)
+    check_ledger(run.history, 1500)
     lost = [e for row in run.history for e in row["events"] if e["kind"] == "lost"]
     assert lost
 

@@ -24,6 +24,7 @@ from daskxml.cluster.worker_plugin import LeaseQueue, RunWorkerPlugin
 from daskxml.config import load_run_config
 from daskxml.core.errors import ClusterError
 from harness.commands import WITHIN_S, Command
+from harness.ledger_check import check_ledger
 
 Data = dict[str, Path]
 Values = dict[str, Any]
@@ -75,7 +76,7 @@ def worked(history: list[dict[str, Any]], name: str) -> list[int]:
 def check_run(run: daskxml.Run, megabatches: int) -> None:
     """Every row is counted once, and something was learnt."""
     assert [row["megabatch"] for row in run.history] == list(range(1, megabatches + 1))
-    replay.check_ledger(run.history, 1500)
+    check_ledger(run.history, 1500)
     assert run.history[-1]["loss"] < 0.95 * run.history[0]["loss"]
     assert run.metrics["P@1"] > 0.2
     for row in run.history:
@@ -178,14 +179,14 @@ def test_workers_join_and_the_run_goes_on_from_a_checkpoint(data: Data, tmp_path
 
         run = daskxml.train(values, client=client, train=data["train"], out=out, on_event=watch)
         assert run.reason == "interrupt"
-        replay.check_ledger(run.history, 1500)
+        check_ledger(run.history, 1500)
         done = len(run.history)
         resumed = daskxml.train(
             values, client=client, train=data["train"], test=data["test"], resume=out,
             overrides={"training.megabatches": done + 3},
         )  # fmt: skip
     assert [row["megabatch"] for row in resumed.history] == list(range(1, done + 4))
-    replay.check_ledger(resumed.history, 1500)
+    check_ledger(resumed.history, 1500)
     assert resumed.history[:done] == run.history
     assert sorted(resumed.history[-1]["workers"]) == ["a", "b", "c"]
     assert resumed.history[-1]["loss"] < 0.95 * resumed.history[0]["loss"]

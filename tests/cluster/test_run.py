@@ -24,6 +24,7 @@ from daskxml.models.network.spec import Layout
 from daskxml.records.environment import describe_machine, read_starts
 from harness.clusters import PROTOCOL
 from harness.deaths import die_in
+from harness.ledger_check import check_ledger
 
 FIELDS = {
     "megabatch", "rows", "epoch", "wall_s", "train_s", "merge_s", "eval_s", "loss", "metrics",
@@ -44,7 +45,7 @@ def flat_model(run: daskxml.Run) -> Any:
 
 def check_run(run: daskxml.Run, data: Data, values: Values) -> None:
     """The history accounts for every row, and for the model."""
-    replay.check_ledger(run.history, 1500)
+    check_ledger(run.history, 1500)
     expected = replay.replayed_model(data["train"], values, run.history)
     model = flat_model(run)
     # At the kink of ReLU a unit may step in one and not in the other: some weights differ more.
@@ -218,7 +219,7 @@ def test_a_worker_joins_and_the_run_is_interrupted(
     check_environment(out, starts=1, workers=["0", "1"])
     assert len(run.history[0]["workers"]) == 1
     assert sorted(run.history[-1]["workers"]) == ["0", "1"]
-    replay.check_ledger(run.history, 1500)
+    check_ledger(run.history, 1500)
     assert daskxml.verify(out).agrees
 
 

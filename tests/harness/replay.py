@@ -28,37 +28,9 @@ from daskxml.worker.gang_programs import gang_program, needs_server, server_prog
 from daskxml.worker.merge_program import merge_program
 from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
 from daskxml.worker.training_worker import TrainingWorker
-from harness.records import check_record
 from harness.together import run_together
 
 History = Sequence[Mapping[str, Any]]
-
-
-def rows_of(history: History, total_rows: int) -> list[int]:
-    """Every row that was merged, as its place in the endless sequence of epochs."""
-    return [
-        epoch * total_rows + place
-        for row in history
-        for worker in row["workers"].values()
-        for lease in worker["leases"]
-        for epoch, _, start, stop in lease
-        for place in range(start, stop)
-    ]
-
-
-def check_ledger(history: History, total_rows: int) -> None:
-    """Each mega-batch's rows follow the last one's, each once, and the counts agree.
-
-    What was decided is recomputed, too.
-    """
-    before = 0
-    for row in history:
-        counted = sorted(rows_of([row], total_rows))
-        assert counted == list(range(before, row["rows"])), f"mega-batch {row['megabatch']}"
-        for worker in row["workers"].values():
-            assert worker["rows"] == sum(s[3] - s[2] for lease in worker["leases"] for s in lease)
-        before = row["rows"]
-    check_record(history)
 
 
 def shuffled_rows(path: Path, seed: int) -> Partition:
