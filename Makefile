@@ -31,6 +31,9 @@ SEED ?= 0
 CUDA_VENV ?= .venv-cuda
 CUDA_READY := $(CUDA_VENV)/.ready-$(CUDA)
 
+# Hundreds of short processes import the same modules: without bytecode each compiles them again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 KERNELS := kernels-networks kernels-samples kernels-trees
 

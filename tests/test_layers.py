@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,11 @@ MAY_IMPORT_DASK = ("transport/", "cluster/", "observe/dashboard/", "api/")
 MAY_IMPORT_CUPY = ("kernels/cuda/cupy",)
 CUPY = {"cupy", "cupyx", "cupy_backends"}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
-TREES = {path: ast.parse(path.read_text()) for path in MODULES}
+
+
+@functools.cache
+def tree_of(path):
+    return ast.parse(path.read_text())
 
 
 def name_of(path):
@@ -56,7 +61,7 @@ def test_imports_go_downwards():
     upwards = [
         f"{name_of(path)} imports {other}, which lies above"
         for path in MODULES
-        for other in own(imports(TREES[path], everywhere=True))
+        for other in own(imports(tree_of(path), everywhere=True))
         if RANK[other] > RANK[name_of(path).split(".")[0]]
     ]
     assert upwards == []
@@ -66,7 +71,7 @@ def test_dask_and_cupy_stay_in_their_rooms():
     astray = []
     for path in MODULES:
         place = path.relative_to(PACKAGE).as_posix()
-        loaded = {name.split(".")[0] for name in imports(TREES[path], everywhere=True)}
+        loaded = {name.split(".")[0] for name in imports(tree_of(path), everywhere=True)}
         if loaded & DASK and not place.startswith(MAY_IMPORT_DASK):
             astray.append(f"{place} imports {loaded & DASK}")
         if loaded & CUPY and not place.startswith(MAY_IMPORT_CUPY):

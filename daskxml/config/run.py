@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from daskxml.collectives.combine import CombineConfig
 from daskxml.config.sections import (
@@ -22,6 +22,7 @@ from daskxml.config.sections import (
 )
 from daskxml.config.toml import Source, decode, encode, one_line_lists, read_source, suggestion
 from daskxml.core.errors import ConfigError
+from daskxml.core.fields import type_hints
 from daskxml.data.settings import DataSection, TextSettings, load_card
 from daskxml.models.kinds import TRAINED, trained_kind
 from daskxml.models.network.sampling import SamplingConfig
@@ -295,7 +296,7 @@ def as_toml(tables: Mapping[str, Any]) -> str:
     return one_line_lists(tomli_w.dumps(tables))
 
 
-_HINTS = get_type_hints(RunConfig)
+_HINTS = type_hints(RunConfig)
 SECTIONS = tuple(name for name, kind in _HINTS.items() if kind is not str)
 
 

@@ -11,10 +11,10 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from daskxml.core.errors import ConfigError
-from daskxml.core.fields import parse_size, size_text
+from daskxml.core.fields import parse_size, size_text, type_hints
 from daskxml.core.files import packaged
 
 Section = TypeVar("Section")
@@ -88,7 +88,7 @@ def decode(
     daskxml.core.errors.ConfigError: unknown key 'tray', did you mean 'trays'?
     """
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    hints, values = get_type_hints(kind), {}
+    hints, values = type_hints(kind), {}  # type: ignore[arg-type]
     for key, value in table.items():
         if key in fields:
             values[key] = _decode_field(fields[key], hints[key], value)

@@ -85,7 +85,7 @@ def check_ranges(section: Any) -> None:
     daskxml.core.errors.ConfigError: heat = 'gas': must be one of 'air', 'top'
     """
     section_type: Any = type(section)
-    hints = _hints(section_type)
+    hints = type_hints(section_type)
     for field in dataclasses.fields(section):
         value, hint = getattr(section, field.name), hints[field.name]
         shown = f"{field.name} = {repr(value) if isinstance(value, str) else value!s:.60}"
@@ -100,7 +100,8 @@ def check_ranges(section: Any) -> None:
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
+def type_hints(kind: Any) -> dict[str, Any]:
+    """Return `typing.get_type_hints` of a class, which takes a while, from a cache."""
     return get_type_hints(kind)
 
 

@@ -17,9 +17,9 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin
 
+from daskxml.core.fields import type_hints
 from daskxml.strategies import protocol
 
 FORMAT = 6  # of traces
@@ -126,7 +126,7 @@ def _read_part(part: Any) -> Any:
 
 
 def _read_dataclass(kind: type, value: Any) -> Any:
-    hints = _hints(kind)
+    hints = type_hints(kind)
     if not isinstance(value, list) or value[:1] != [kind.__name__] or len(value) > len(hints) + 1:
         raise ValueError(f"{_shown(value)}: no {kind.__name__}")
     values = {}
@@ -139,11 +139,6 @@ def _read_dataclass(kind: type, value: Any) -> Any:
         return kind(**values)  # fields that came later have a default
     except TypeError:
         raise ValueError(f"{_shown(value)}: fields of {kind.__name__} are missing") from None
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
 
 
 def _read(hint: Any, value: Any) -> Any:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import re
 import tomllib
-from typing import get_args, get_type_hints
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +17,7 @@ from daskxml.config.run import SECTIONS
 from daskxml.config.sections import ClusterSection, EvaluationSection, TrainingSection
 from daskxml.config.toml import decode, encode
 from daskxml.core.errors import ConfigError
+from daskxml.core.fields import type_hints
 from daskxml.data.settings import DataSection
 from daskxml.strategies import STRATEGIES
 
@@ -241,7 +242,7 @@ def test_keys_are_called_valid_that_are_accepted_in_this_run_file_and_no_others(
         if section not in sections:
             continue
         kind = type(getattr(run, section))
-        hints = get_type_hints(kind)
+        hints = type_hints(kind)
         valid = {
             field.name
             for field in dataclasses.fields(kind)

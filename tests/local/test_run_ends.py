@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -54,8 +56,10 @@ def check_best(run):
 # ------------------------------------------------------------------ epochs
 
 
-@pytest.mark.parametrize("epochs", [2, 0.3, 1.99])
-@pytest.mark.parametrize("strategy", ROW_STRATEGIES)
+@pytest.mark.parametrize(
+    ("strategy", "epochs"),
+    [*itertools.product(ROW_STRATEGIES, [0.3, 1.99]), ("elastic", 2), ("mirrored", 2)],
+)
 def test_a_run_ends_with_its_epochs(data, strategy, epochs):
     limits = {"strategy.name": strategy, "training.epochs": epochs, "training.megabatches": 0}
     run = simulate(data, {**limits, "strategy.lr": 0.1})

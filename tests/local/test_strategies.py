@@ -11,17 +11,35 @@ from harness.every_strategy import ROW_STRATEGIES
 from harness.ledger_check import check_ledger
 from harness.records import without_starts
 
+SPEEDS = [1, 0.8, 0.6]
 
-@pytest.fixture(params=ROW_STRATEGIES)
-def values(request):
+
+@pytest.fixture(scope="module", params=ROW_STRATEGIES)
+def strategy(request):
+    return request.param
+
+
+@pytest.fixture
+def values(strategy):
     """Six mega-batches of 384 rows."""
     return {
         "model": {"hidden": [16]},
-        "strategy": {"name": request.param, "batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
+        "strategy": {"name": strategy, "batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
         "training": {"megabatches": 6},
         "checkpoint": {"every": 3},
         "evaluation": {"every": 3},
     }
+
+
+ENDS_S: dict[str, float] = {}
+
+
+@pytest.fixture
+def undisturbed_s(data, values, costs, strategy):
+    """What the run takes three workers without a loss: computed once for each strategy."""
+    if strategy not in ENDS_S:
+        ENDS_S[strategy] = simulate(values, SPEEDS, **data, **costs).history[-1]["wall_s"]
+    return ENDS_S[strategy]
 
 
 def flat(run):
@@ -29,7 +47,7 @@ def flat(run):
 
 
 def test_it_learns_and_the_same_seed_gives_the_same_bits(data, values, costs):
-    runs = [simulate(values, [1, 0.8, 0.6], **data, **costs) for _ in range(2)]
+    runs = [simulate(values, SPEEDS, **data, **costs) for _ in range(2)]
     check_ledger(runs[0].history, 1500)
     losses = [row["loss"] for row in runs[0].history]
     assert losses[-1] < losses[0]
@@ -42,11 +60,10 @@ def test_it_learns_and_the_same_seed_gives_the_same_bits(data, values, costs):
     "share",
     [0.03, 0.3, 0.7, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.1, 0.55))],
 )
-def test_a_worker_is_lost_and_another_joins(data, values, costs, share):
-    plain = simulate(values, [1, 0.8, 0.6], **data, **costs)
-    at_s = share * plain.history[-1]["wall_s"]
+def test_a_worker_is_lost_and_another_joins(data, values, costs, undisturbed_s, share):
+    at_s = share * undisturbed_s
     changes = [Loss(at_s, "1"), Arrival(at_s * 1.2, "3", 0.9)]
-    run = simulate(values, [1, 0.8, 0.6], **data, **costs, changes=changes)
+    run = simulate(values, SPEEDS, **data, **costs, changes=changes)
     check_ledger(run.history, 1500)
     assert len(run.history) == 6
     events = [event["kind"] for row in run.history for event in row["events"]]
@@ -56,10 +73,9 @@ def test_a_worker_is_lost_and_another_joins(data, values, costs, share):
     assert last["3"]["rows"] > 0
 
 
-def test_the_first_of_the_workers_is_lost(data, values, costs):
-    plain = simulate(values, [1, 0.8, 0.6], **data, **costs)
-    changes = [Loss(0.45 * plain.history[-1]["wall_s"], "0")]
-    run = simulate(values, [1, 0.8, 0.6], **data, **costs, changes=changes)
+def test_the_first_of_the_workers_is_lost(data, values, costs, undisturbed_s):
+    changes = [Loss(0.45 * undisturbed_s, "0")]
+    run = simulate(values, SPEEDS, **data, **costs, changes=changes)
     check_ledger(run.history, 1500)
     assert sorted(run.history[-1]["workers"]) == ["1", "2"]
 
