@@ -42,7 +42,7 @@ from daskxml.records import checkpoint
 from daskxml.records.checkpoint import read_tree, stored_trees
 from daskxml.session.commands import StopRequest
 from daskxml.session.task_pool import Task, TaskPool
-from daskxml.session.tree_run import Steps, TreeData, TreeRun, announce_trees
+from daskxml.session.tree_run import Steps, TreeData, TreeRun
 
 SILENT_S = 15.0  # without a heartbeat: what a worker was asked, another is asked as well
 TICK_S = 2.0  # between looks at silent workers
@@ -90,6 +90,7 @@ class Fitters:
     def __call__(self) -> TreeFitter:
         """Return that of the worker on which the caller runs."""
         slot = self.slots.get(get_worker().address, Slot())
+        slot = replace(slot, memory_bytes=get_worker().memory_manager.memory_limit or 0)
         return worker_plugin().fitters.setdefault(self.run, TreeFitter(self.settings, slot))
 
 
@@ -288,7 +289,6 @@ class TreeDriver(RunDriver):
             files = await self._on_some_worker(stored_trees, self.checkpoint)
             await self._follow(run, pool, run.load(files, read_tree))
         self._publish_ready([*run.history])
-        self.event_log.event("memory", text=announce_trees(self.data.spec))
         await self._follow(run, pool, run.fit())
         await self._store_trees(run)
         return run.stop_reason

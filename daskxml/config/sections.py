@@ -12,6 +12,7 @@ from typing import Literal
 
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded, check_ranges, size
+from daskxml.core.hardware import memory_bytes
 
 LONGEST_NAME = 100
 VECTORIZE = "vectorize"  # the stage that makes rows of documents
@@ -224,7 +225,8 @@ class ClusterSection:
         protocol of a cluster of your own is its scheduler's, and is only checked against this.
     memory_limit
         Share of this machine's memory that each local worker may take before Dask writes its rows
-        to disk; 0 divides the memory among them.
+        to disk; 0 divides the memory among them. In one process without Dask, rows beyond a
+        quarter of it are read from disk. Pieces of label trees are as small as it requires.
     rmm_pool
         Share of its GPU's memory that a local worker takes for its pool (RMM) as it starts; 0: no
         pool.
@@ -252,6 +254,11 @@ class ClusterSection:
                 f"pool_threads = {self.pool_threads}: there is no pool, give pools = 1 too, or 0",
                 "pool_threads",
             )
+
+    @property
+    def memory_bytes(self) -> int:
+        """What a process without Dask may take by `memory_limit`; 0: all that is free."""
+        return int(self.memory_limit * memory_bytes())
 
     def workers_on(self, cores: int) -> int:
         """Return the number of local workers, pools not counted, on a machine of `cores` cores.

@@ -5,7 +5,9 @@ Matrices that users pass (SciPy, NumPy, the package `sparse`) are checked and co
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -247,6 +249,45 @@ def split_rows(partition: Partition, destination: Array, parts: int) -> list[Par
     order = np.argsort(destination, kind="stable")
     edges = np.cumsum(np.bincount(destination, minlength=parts))[:-1]
     return [take_rows(partition, rows) for rows in np.split(order, edges)]
+
+
+def empty_array(count: int, dtype: Any, *, in_file: bool) -> Array:
+    """Return an array ``(count,)``, in memory or in a file that nobody else sees.
+
+    Of what is in a file, memory holds what is used. The file is in `tempfile.gettempdir()`.
+    """
+    if not in_file or not count:
+        return np.empty(count, dtype)
+    with tempfile.TemporaryFile(prefix="daskxml-rows-") as file:
+        return np.asarray(np.memmap(file, dtype, "w+", shape=count))
+
+
+def on_disk(partition: Partition) -> Partition:
+    """Return the same rows, in files."""
+
+    def moved(array: Array) -> Array:
+        kept = empty_array(array.shape[0], array.dtype, in_file=True)
+        kept[:] = array
+        return kept
+
+    def moved_rows(csr: Csr) -> Csr:
+        data = None if csr.data is None else moved(csr.data)
+        return replace(csr, indices=moved(csr.indices), data=data)
+
+    features, labels = moved_rows(partition.features), moved_rows(partition.labels)
+    return replace(partition, features=features, labels=labels)
+
+
+def is_on_disk(csr: Csr) -> bool:
+    """Whether rows are in files.
+
+    Examples
+    --------
+    >>> rows = from_scipy(np.eye(2))
+    >>> is_on_disk(rows), is_on_disk(on_disk(Partition(rows, rows)).features)
+    (False, True)
+    """
+    return isinstance(csr.indices.base, np.memmap)
 
 
 def unit_rows(csr: Csr) -> Csr:

@@ -9,6 +9,7 @@ from daskxml.config import RunConfig
 from daskxml.config.sections import VECTORIZE
 from daskxml.core.arrays import Array, Partition
 from daskxml.core.errors import ConfigError
+from daskxml.core.hardware import free_memory_bytes
 from daskxml.data.reading import Facts
 from daskxml.data.rows import concatenate
 from daskxml.models.trees.search import prepare_trees
@@ -104,7 +105,8 @@ def read_rows(
         test=() if test is None else test.partitions(),
         weights=None if train is None else train.sample_weight,
     )
-    here = run_here(load_partitions(TasksHere(), config, "", workers, given, placed))
+    tasks = TasksHere(config.cluster.memory_bytes or free_memory_bytes())
+    here = run_here(load_partitions(tasks, config, "", workers, given, placed))
     parts = tuple(here.train.futures), tuple(here.test.futures)
     rows = Rows(here.facts, *parts, here.label_counts, here.is_replicated)
     return prepared(rows, config)

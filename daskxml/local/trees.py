@@ -29,7 +29,7 @@ from daskxml.models.trees.forest import named_trees, split_trees
 from daskxml.models.trees.spec import TreeSpec
 from daskxml.records.checkpoint import read_tree, store_tree, stored_trees
 from daskxml.session.task_pool import PIECE, Task, TaskPool
-from daskxml.session.tree_run import Steps, TreeData, TreeRun, announce_trees
+from daskxml.session.tree_run import Steps, TreeData, TreeRun
 
 _PRODUCTS_S = 5e8  # of a tree's weights with features, each used twice, on one core
 
@@ -175,8 +175,6 @@ class LocalTreeRun(LocalRun):
                 self._follow(run, pool, run.load(stored_trees(checkpoint), read_tree))
             self.history = [*run.history]
             self._begin()
-            if self._is_virtual:
-                self._publish("memory", text=announce_trees(self.spec))
             self._continue_directory()
             self._follow(run, pool, run.fit())
         check_any(run.trees)
@@ -188,7 +186,8 @@ class LocalTreeRun(LocalRun):
     def _slot(self) -> Slot:
         cluster = self.config.cluster
         device = "cpu" if cluster.device == "auto" else cluster.device
-        return Slot(device, cluster.threads_on(len(os.sched_getaffinity(0)), 1))
+        threads = cluster.threads_on(len(os.sched_getaffinity(0)), 1)
+        return Slot(device, threads, cluster.memory_bytes)
 
     def _follow(self, run: TreeRun, pool: Threads | Clocks, steps: Steps) -> None:
         """Execute tasks until no step is left.

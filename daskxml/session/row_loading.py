@@ -13,6 +13,7 @@ keep their order, as test rows do.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +40,7 @@ from daskxml.data.reading import (
     split_block,
     weights_of,
 )
-from daskxml.data.rows import label_counts
+from daskxml.data.rows import label_counts, on_disk
 from daskxml.data.settings import DataSection
 from daskxml.data.side_files import row_weights
 from daskxml.session.setup import (
@@ -70,11 +71,28 @@ class Tasks(Protocol):
 
 
 class TasksHere:
-    """Tasks of this process."""
+    """Tasks of this process.
+
+    Parameters
+    ----------
+    memory_bytes
+        Of the process; once partitions have taken a quarter of it, others are read from disk.
+    """
+
+    def __init__(self, memory_bytes: float = math.inf) -> None:
+        self._left_bytes = memory_bytes / 4
 
     def submit(self, name: str, task: Callable[..., Any], *args: Any) -> Any:
         """Return what a task returns."""
-        return task(*args)
+        return self._kept(task(*args))
+
+    def _kept(self, result: Any) -> Any:
+        if isinstance(result, list):
+            return [self._kept(each) for each in result]
+        if not isinstance(result, Partition):
+            return result
+        self._left_bytes -= result.nbytes
+        return result if self._left_bytes >= 0 else on_disk(result)
 
     async def wait(self, futures: Sequence[Any]) -> None:
         """Do nothing: all are computed."""

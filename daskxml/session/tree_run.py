@@ -29,7 +29,6 @@ from daskxml.models.trees.fitting import (
     stored_tree,
     works_of,
 )
-from daskxml.models.trees.spec import TreeSpec
 from daskxml.session.commands import STOP
 from daskxml.session.history import worker_event
 from daskxml.session.setup import check_untested
@@ -140,6 +139,7 @@ class TreeRun:
         self._open: list[_Tree] = []
         self._events: list[dict[str, Any]] = []  # since the last row
         self._begun_s, self._last_fitted_s, self._wall_before_s = 0.0, -math.inf, 0.0
+        self._first = 0  # tree of this run, of which users are told
         pool.changed = self._worker_changed
 
     # ------------------------------------------------------------------ progress
@@ -192,7 +192,7 @@ class TreeRun:
 
     def fit(self) -> Steps:
         """Fit trees until a rule or a stop ends the run: ``stop_reason``."""
-        self._begun_s = self._pool.now_s
+        self._begun_s, self._first = self._pool.now_s, len(self.history)
         self._wall_before_s = self.history[-1]["wall_s"] if self.history else 0.0
         self.stop_reason = self.stop_reason or self.rules.reached(
             self.history, spent_s(self.history)
@@ -205,10 +205,11 @@ class TreeRun:
 
     def _plan(self) -> _Tree:
         """Plan the next tree; its pieces are submitted once it is planned."""
-        number, pool, settings = len(self.history) + len(self._open), self._pool, self._settings
+        number, pool = len(self.history) + len(self._open), self._pool
         slots, of_model = max(1, sum(pool.slots.values())), number + len(self._before)
-        args = self._data.vectors, self._data.counts, of_model, slots
-        plan = pool.submit("plan", plan_tree, settings, *args, pool.on_gpus)
+        data = self._data
+        args = HERE, data.train, data.vectors, data.counts, of_model, slots, pool.on_gpus
+        plan = pool.submit("plan", plan_tree, *args)
         works = pool.submit("works", works_of, plan, then=lambda _: self._submit_pieces(tree))
         tree = _Tree(number, plan, works)
         self._open.append(tree)
@@ -216,11 +217,13 @@ class TreeRun:
 
     def _submit_pieces(self, tree: _Tree) -> None:
         pool = self._pool
-        number = tree.number + len(self._before)
+        number, (works, needs) = tree.number + len(self._before), tree.works.value
+        if tree.number == self._first:
+            self._publish("memory", text=needs)
         args = HERE, self._data.train, self._data.counts, tree.plan, number
         tree.pieces = [
             pool.submit(PIECE, fit_piece, *args, piece, work=work)
-            for piece, work in enumerate(tree.works.value)
+            for piece, work in enumerate(works)
         ]
         tree.together = pool.submit("tree", put_together, tree.plan, tree.pieces)
 
@@ -359,11 +362,3 @@ class TreeRun:
                 "pieces": own,
             }
         return shares
-
-
-def announce_trees(spec: TreeSpec) -> str:
-    """Return the line for the user before the run begins: also what was chosen."""
-    return (
-        f"nodes are fitted by {spec.passes} passes of dual coordinate descent, C = {spec.cost:g}; "
-        "each worker holds all rows, the trees, and one node's weights at a time"
-    )

@@ -14,6 +14,7 @@ import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.jit import njit
+from daskxml.data.rows import empty_array, is_on_disk
 from daskxml.kernels.cpu.numba_math import hash64, insert
 from daskxml.kernels.cpu.sparse import arrays_of
 from daskxml.kernels.cpu.thread_team import ThreadTeam
@@ -355,6 +356,8 @@ def average_rows(
 def node_rows(x: Csr, rows: Array) -> tuple[Csr, Array]:
     """Gather ``rows`` ``(count,)`` int64 of ``x``, with the columns that occur in them.
 
+    What is in a file is gathered in one.
+
     Returns
     -------
     Csr
@@ -365,10 +368,10 @@ def node_rows(x: Csr, rows: Array) -> tuple[Csr, Array]:
     column_of = np.empty(x.columns, np.int32)
     count = node_columns(column_of, x.indptr, x.indices, rows)
     nonzeros = int((x.indptr[rows + 1] - x.indptr[rows]).sum()) + rows.shape[0]
-    gathered = Csr(
-        np.empty(rows.shape[0] + 1, np.int64), np.empty(nonzeros, np.int32),
-        np.empty(nonzeros, np.float32), count + 1,
-    )  # fmt: skip
+    indices, data = (
+        empty_array(nonzeros, dtype, in_file=is_on_disk(x)) for dtype in (np.int32, np.float32)
+    )
+    gathered = Csr(np.empty(rows.shape[0] + 1, np.int64), indices, data, count + 1)
     gather_node(arrays_of(gathered), column_of, arrays_of(x), rows)
     return gathered, np.flatnonzero(column_of).astype(np.int32)
 

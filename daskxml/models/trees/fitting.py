@@ -11,6 +11,7 @@ piece that is lost is fitted again, and one that was fitted twice counts once.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +19,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import psutil
 
 from daskxml.core.arrays import Array, Partition, Segment
 from daskxml.core.errors import ModelError, TrainingError
-from daskxml.data.rows import slice_csr
+from daskxml.core.hardware import free_memory_bytes
+from daskxml.data.rows import is_on_disk, slice_csr
 from daskxml.data.side_files import label_weights
 from daskxml.kernels import Kernels, get_kernels
 from daskxml.kernels.operands import FittedBlock
@@ -32,6 +35,7 @@ from daskxml.models.trees.nodes import (
     NodeBlock,
     Packed,
     Piece,
+    Room,
     TreeRows,
     fit_blocks,
     pack_blocks,
@@ -41,6 +45,7 @@ from daskxml.models.trees.nodes import (
 from daskxml.models.trees.spec import TreeShape, TreeSpec
 
 Tree = Mapping[str, Array]  # by the names of `daskxml.models.trees.forest.ARRAYS`
+_FOR_BLOCKS = 0.75  # of the free memory
 _KEPT_ROWS = 2  # trees whose rows are kept: the next one is begun while the last pieces are fitted
 
 
@@ -75,10 +80,11 @@ class FitSettings:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a task is computed: the kernels' device, and their threads on a CPU."""
+    """Where a task is computed: the kernels' device, their threads on a CPU, and the memory."""
 
     device: str = "cpu"
     threads: int = 1
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,10 +97,13 @@ class TreePlan:
         ``(labels,)`` int32, the label at each position of the tree's leaves.
     pieces
         Of `daskxml.models.trees.nodes.plan_pieces`.
+    needs
+        What fitting takes, for the user.
     """
 
     order: Array
     pieces: list[Piece]
+    needs: str
 
 
 class TreeFitter:
@@ -125,6 +134,22 @@ class TreeFitter:
     def _turn(self) -> threading.Lock:
         """Return what is held while the device computes: on a CPU, a lock of this call's own."""
         return threading.Lock() if self._kernels.name == "cpu" else self._on_gpu
+
+    def room(self, part: Partition) -> Room | None:
+        """Return what is free for a block on each thread, None on a GPU; rows are of training.
+
+        A quarter is left to fitted pieces.
+        """
+        if self.slot.device == "cuda":
+            return None
+        x, process = part.features, psutil.Process().memory_info()
+        limit = self.slot.memory_bytes or math.inf
+        free = min(free_memory_bytes(), limit - process.rss + process.shared)
+        held = 16 * part.labels.nonzeros  # of `TreeRows`
+        if any(power != 1.0 for power in self.settings.spec.powers) and not is_on_disk(x):
+            held += _KEPT_ROWS * 4 * x.nonzeros
+        nbytes = _FOR_BLOCKS * (free - held) / self.slot.threads
+        return Room(nbytes, x.columns, x.nonzeros / part.rows, copies=not is_on_disk(x))
 
     def fit(self, part: Partition, counts: Array, plan: TreePlan, tree: int, number: int) -> Packed:
         """Return a fitted piece, packed.
@@ -187,20 +212,32 @@ class TreeFitter:
 
 
 def plan_tree(
-    settings: FitSettings, vectors: Array, counts: Array, tree: int, slots: int, on_gpus: bool
-) -> TreePlan:
+    here: Callable[[], TreeFitter], part: Partition, vectors: Array, counts: Array, tree: int,
+    slots: int, on_gpus: bool,
+) -> TreePlan:  # fmt: skip
     """Order the labels of a tree, and cut it into pieces for so many tasks at a time.
 
-    ``vectors`` are of `find_label_vectors`; ``counts`` is ``(labels,)``: rows with each label.
+    ``vectors`` are of `find_label_vectors`; other parameters are of `TreeFitter.fit`. Pieces fit
+    the memory of the process that plans.
     """
-    shape, rows = TreeShape.of(settings.spec), settings.rows
-    order = order_of_tree(vectors, settings.spec, settings.seed, tree)
-    return TreePlan(order, plan_pieces(shape, counts[order], rows, slots, on_gpus=on_gpus))
+    fitter = here()
+    settings, threads = fitter.settings, fitter.slot.threads
+    spec = settings.spec
+    order = order_of_tree(vectors, spec, settings.seed, tree)
+    pieces = plan_pieces(
+        fitter.shape, counts[order], settings.rows, slots, on_gpus=on_gpus, room=fitter.room(part)
+    )
+    needed = threads * max(piece.nbytes for piece in pieces) / 2**20
+    return TreePlan(order, pieces, (
+        f"nodes are fitted by {spec.passes} passes of dual coordinate descent, C = {spec.cost:g}; "
+        f"each worker holds all rows, the trees, and for {threads} pieces at a time "
+        f"{needed:,.0f} MiB{', rows from disk' * is_on_disk(part.features)}"
+    ))  # fmt: skip
 
 
-def works_of(plan: TreePlan) -> tuple[float, ...]:
-    """Return the work of each piece, which is all of a plan that travels."""
-    return tuple(piece.work for piece in plan.pieces)
+def works_of(plan: TreePlan) -> tuple[tuple[float, ...], str]:
+    """Return the work of each piece and what they need, which is all of a plan that travels."""
+    return tuple(piece.work for piece in plan.pieces), plan.needs
 
 
 def fit_piece(here: Callable[[], TreeFitter], *work: Any) -> Packed:

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Partition
+from daskxml.core.errors import TrainingError
 from daskxml.data.order import derive_key
-from daskxml.data.rows import from_scipy, to_scipy, unit_rows
+from daskxml.data.rows import empty_array, from_scipy, is_on_disk, to_scipy, unit_rows
 from daskxml.kernels import Kernels
 from daskxml.kernels.operands import FittedBlock, NodeProblem
 from daskxml.models.trees.spec import TreeShape, TreeSpec
@@ -28,6 +29,8 @@ _MEAN_WIDTH = 24  # of a node's blocks, at least, in children: each reads the no
 _CUTS, _CUTS_ALONE = 14, 8  # of all work, for each task at a time: no block has much more
 _SHARES, _SHARES_OF_GPUS = 4, 2  # a piece is one of so many, for each task at a time, of the rest
 _SHARE_ABOVE = 0.8 ** (1 / 3)  # what remains of (1 - z)^3 above the leaves' parents is .8 of it
+_ROW_BYTES = 56  # of a row of a node, beside its values: numbers, labels, order
+_VECTOR = 8  # children whose weights are padded to a whole vector
 _LEAST_SHARE = 1 / 400  # of all work: smaller blocks are fitted together
 
 
@@ -40,14 +43,66 @@ class NodeBlock(NamedTuple):
     stop: int
 
 
+class Room(NamedTuple):
+    """The memory for each block that is fitted on a CPU at a time.
+
+    Attributes
+    ----------
+    nbytes
+        So much.
+    features, row_nonzeros
+        Of the rows: columns, and stored values of a row on average.
+    copies
+        Whether memory holds copies of a node's rows; else a file does.
+    """
+
+    nbytes: float = 2.0**62
+    features: int = 0
+    row_nonzeros: float = 0.0
+    copies: bool = True
+
+    def taken(self, rows: int, children: int) -> float:
+        """Return what a block takes: its rows, and for each child dual variables and weights.
+
+        Examples
+        --------
+        >>> room = Room(features=1000, row_nonzeros=10)
+        >>> room.taken(100_000, 8) / room.taken(100_000, 0)
+        1.23764705...
+        """
+        columns = min(self.features, rows * self.row_nonzeros)
+        row_bytes = _ROW_BYTES + 8 * self.row_nonzeros * self.copies
+        return rows * row_bytes + 4 * children * (rows + columns)
+
+    def children(self, rows: int) -> int:
+        """Return how many children of a node fit.
+
+        Raises
+        ------
+        TrainingError
+            If not even a few do.
+        """
+        own = self.taken(rows, 0)
+        most = (self.nbytes - own) // (self.taken(rows, _VECTOR) - own + 1) * _VECTOR
+        if most <= 0:
+            needed, given = self.taken(rows, _VECTOR) / 2**20, max(0.0, self.nbytes) / 2**20
+            raise TrainingError(
+                f"a node of {rows:,} rows needs {needed:,.1f} MiB, each thread has {given:,.1f}: "
+                "raise [cluster] memory_limit or take fewer [cluster] threads"
+            )
+        return int(most)
+
+
 class Piece(NamedTuple):
     """Blocks that are fitted together.
 
-    ``work`` is the products of a pass over their nodes' rows, up to a factor.
+    ``work`` is the products of a pass over their nodes' rows, up to a factor; ``nbytes`` what the
+    largest block takes, see `Room`.
     """
 
     blocks: tuple[NodeBlock, ...]
     work: float
+    nbytes: float
 
 
 Packed = tuple[Array, ...]  # fitted blocks, see `pack_blocks`
@@ -134,13 +189,16 @@ def powered(features: Csr, power: float) -> Csr:
     if power == 1.0:
         return features
     values = np.ones(features.nonzeros, np.float32) if features.data is None else features.data
-    raised = np.sign(values) * np.abs(values) ** np.float32(power)
+    raised = empty_array(values.shape[0], np.float32, in_file=is_on_disk(features))
+    np.power(np.abs(values, out=raised), np.float32(power), out=raised)
+    np.copysign(raised, values, out=raised)
     return unit_rows(Csr(features.indptr, features.indices, raised, features.columns))
 
 
 def plan_pieces(
-    shape: TreeShape, position_rows: Array, rows: int, slots: int, *, on_gpus: bool = False
-) -> list[Piece]:
+    shape: TreeShape, position_rows: Array, rows: int, slots: int, *, on_gpus: bool = False,
+    room: Room | None = None,
+) -> list[Piece]:  # fmt: skip
     """Cut a tree into pieces for so many tasks at a time.
 
     Pieces come in the order in which they are to begin, the largest first: whoever is free takes
@@ -159,6 +217,8 @@ def plan_pieces(
         Tasks that are computed at the same time.
     on_gpus
         Whether pieces are to hold many blocks, which a GPU fits together.
+    room
+        For each block; None: without bounds.
 
     Examples
     --------
@@ -170,21 +230,21 @@ def plan_pieces(
     [(1, 0, 0, 2)] 521.0
     """
     cut = _CUTS * slots if slots > 1 else _CUTS_ALONE
-    blocks = sorted(_blocks(shape, position_rows, rows, cut), key=lambda each: (-each[0], each[1]))
-    whole = left = sum(work for work, _ in blocks)
+    found = _blocks(shape, position_rows, rows, cut, room or Room())
+    blocks = sorted(found, key=lambda each: (-each[0], each[1]))
+    whole = left = sum(work for work, *_ in blocks)
     shares = slots * (_SHARES_OF_GPUS if on_gpus else _SHARES)
-    pieces: list[list[tuple[float, NodeBlock]]] = []
-    room = 0.0
-    for work, block in blocks:
-        if not pieces or work > room:
-            room = max(left / shares, whole * _LEAST_SHARE)
+    pieces: list[list[tuple[float, NodeBlock, float]]] = []
+    share = 0.0
+    for each in blocks:
+        work = each[0]
+        if not pieces or work > share:
+            share = max(left / shares, whole * _LEAST_SHARE)
             pieces.append([])
-        pieces[-1].append((work, block))
-        room, left = room - work, left - work
-    return [
-        Piece(tuple(block for _, block in piece), sum(work for work, _ in piece))
-        for piece in pieces
-    ]
+        pieces[-1].append(each)
+        share, left = share - work, left - work
+    columns = (zip(*piece, strict=True) for piece in pieces)
+    return [Piece(blocks, sum(works), max(sizes)) for works, blocks, sizes in columns]
 
 
 def whole_nodes(shape: TreeShape) -> list[NodeBlock]:
@@ -198,9 +258,9 @@ def whole_nodes(shape: TreeShape) -> list[NodeBlock]:
 
 
 def _blocks(
-    shape: TreeShape, position_rows: Array, rows: int, cut: int
-) -> Iterator[tuple[float, NodeBlock]]:
-    """Yield blocks with their work: that of none is much more than one of ``cut`` equal shares."""
+    shape: TreeShape, position_rows: Array, rows: int, cut: int, room: Room
+) -> Iterator[tuple[float, NodeBlock, float]]:
+    """Yield work, block and memory: no work is much more than one of ``cut`` equal shares."""
     node_rows = _node_rows(shape, position_rows, rows)
     widths = [np.diff(shape.child_starts(level)) for level in range(shape.levels)]
     works = [_work(*pair) for pair in zip(node_rows, widths, strict=True)]
@@ -208,9 +268,13 @@ def _blocks(
     for level, work in enumerate(works):
         for node, width in enumerate(widths[level].tolist()):
             parts = min(width // _MEAN_WIDTH, math.ceil(work[node] / share))
-            for start, stop in itertools.pairwise(_cuts(width, max(1, parts))):
+            own = int(node_rows[level][node])
+            cuts, most = _cuts(width, max(1, parts)), room.children(own)
+            if cuts[1] > most:
+                cuts = [*range(0, width, most), width]
+            for start, stop in itertools.pairwise(cuts):
                 block = NodeBlock(level, node, start, stop)
-                yield float(_work(node_rows[level][node], stop - start)), block
+                yield float(_work(own, stop - start)), block, room.taken(own, stop - start)
 
 
 def _cuts(width: int, parts: int) -> list[int]:

@@ -4,6 +4,8 @@ The labels of some of a tree's leaves' parents, and the rows that have them, are
 the same kind: as many rows a label, and neighbours that are easily confused. A tree of its own is
 fitted to two thirds of these rows for each candidate, and ranks the labels of the others.
 
+Few held-out rows rank candidates by chance, so of few rows other thirds are held out as well.
+
 A larger C fits the rows more closely. So the search goes from the middle of a line of candidates in
 the direction in which the ranking becomes better. Neither the sample nor the order of its rows
 depends on the order of all rows, so that the choice does not either.
@@ -19,7 +21,7 @@ import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Partition, Segment
 from daskxml.data.order import mix_bits
-from daskxml.data.rows import concatenate, from_scipy, slice_rows, take_rows, to_scipy
+from daskxml.data.rows import concatenate, from_scipy, take_rows, to_scipy
 from daskxml.kernels import Kernels, get_kernels
 from daskxml.metrics import metric_sums
 from daskxml.models.trees.clustering import Block, call, find_label_vectors, order_of_tree
@@ -28,10 +30,11 @@ from daskxml.models.trees.nodes import TreeRows, fit_blocks, whole_nodes
 from daskxml.models.trees.spec import AUTO, TreeShape, TreeSpec
 
 COSTS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-FIRST = 2  # of the costs
+FIRST = 2  # of the costs; of few rows the next one, which ranks better than this
 _ENTRIES = 24_000  # labels of rows, at most about so many are looked at
 _ROWS = 24_000
 _HELD_OUT = 3  # one row of so many
+_FEW = 3000  # rows
 _KS = (1, 3, 5)
 _NOISE = 0.0015  # of the mean precision: a gain of less is none
 
@@ -118,14 +121,18 @@ def choose_cost(samples: Sequence[Partition], spec: TreeSpec, seed: int) -> Tree
     """Return the description with a cost; ``samples`` are of `sample_rows`, in any order."""
     part = first_rows(concatenate(samples))
     candidates = [replace(spec, cost=cost) for cost in COSTS]
-    kept = part.rows - part.rows // _HELD_OUT
-    if kept == part.rows:
-        return candidates[FIRST]
-    train, held_out = slice_rows(part, 0, kept), slice_rows(part, kept, part.rows)
+    size, rows, first = part.rows // _HELD_OUT, np.arange(part.rows), FIRST + (part.rows < _FEW)
+    if not size:
+        return candidates[first]
+    turns = min(_HELD_OUT, max(1, _FEW // part.rows))
+    held_out = [rows[part.rows - size * (turn + 1) :][:size] for turn in range(turns)]
+    folds = [(take_rows(part, np.delete(rows, out)), take_rows(part, out)) for out in held_out]
     kernels = get_kernels("cpu", 1)
-    return climb(
-        candidates, FIRST, lambda candidate: _precision(kernels, candidate, train, held_out, seed)
-    )
+
+    def score(candidate: TreeSpec) -> float:
+        return float(np.mean([_precision(kernels, candidate, *fold, seed) for fold in folds]))
+
+    return climb(candidates, first, score)
 
 
 def climb(

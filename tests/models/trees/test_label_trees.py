@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daskxml.core.arrays import Array, Partition, Segment
-from daskxml.core.errors import ConfigError
+from daskxml.core.errors import ConfigError, TrainingError
 from daskxml.data.order import derive_key
-from daskxml.data.rows import slice_rows, to_scipy
+from daskxml.data.rows import on_disk, slice_rows, to_scipy
 from daskxml.kernels import get_kernels
 from daskxml.models.trees.clustering import cut_in_two, find_label_vectors, order_of_tree
 from daskxml.models.trees.forest import Forest, assemble_tree, tree_problem
 from daskxml.models.trees.nodes import (
     NodeBlock,
+    Room,
     TreeRows,
     fit_blocks,
     pack_blocks,
@@ -139,13 +140,15 @@ def test_labels_are_cut_into_halves_of_the_size_asked_for(count: int, seed: int)
     assert cut_in_two(vectors, (count + 1) // 2, rng).sum() == (count + 1) // 2
 
 
-def fitted_tree(spec: TreeSpec, part: Partition, slots: int = 2) -> dict[str, np.ndarray]:
+def fitted_tree(
+    spec: TreeSpec, part: Partition, slots: int = 2, room: Room | None = None
+) -> dict[str, np.ndarray]:
     kernels, shape = get_kernels("cpu", 1), TreeShape.of(spec)
     (order,) = orders_of([part], spec, 1, 0)
     counts = np.bincount(part.labels.indices, minlength=spec.labels)[order]
-    rows = TreeRows(kernels, part, order)
+    rows = TreeRows(kernels, part, order, spec.power_of(0))
     blocks: list[tuple[NodeBlock, object]] = []
-    for piece in plan_pieces(shape, counts, part.rows, slots):
+    for piece in plan_pieces(shape, counts, part.rows, slots, room=room):
         fitted = fit_blocks(rows, spec, shape, piece.blocks, 0, 0)
         blocks += zip(piece.blocks, unpack_blocks(pack_blocks(fitted)), strict=True)
     arrays = assemble_tree(order, blocks[::-1])  # type: ignore[arg-type]
@@ -175,6 +178,34 @@ def test_any_number_of_pieces_gives_the_same_bits() -> None:
     part = some_part(np.random.default_rng(5), 80, 12, 90)
     spec = TreeSpec(features=12, labels=90, leaf_labels=40, **FIT)
     one, many = fitted_tree(spec, part, 1), fitted_tree(spec, part, 9)
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, many[name], err_msg=name)
+
+
+@modest
+@given(spec=specs, mib=st.floats(0.2, 4.0), seed=st.integers(0, 9))
+def test_blocks_fit_the_memory_that_there_is(spec: TreeSpec, mib: float, seed: int) -> None:
+    """Or a line says that nothing fits; every label is in one piece either way."""
+    counts = np.random.default_rng(seed).integers(0, 100, spec.labels)
+    shape, room = TreeShape.of(spec), Room(mib * 2**20, 500, 20.0)
+    if room.taken(min(9000, int(counts.sum())), 8) > room.nbytes:
+        with pytest.raises(TrainingError, match=r"^a node of [\d,]* rows needs [^\n]*memory_limit"):
+            plan_pieces(shape, counts, 9000, 2, room=room)
+        return
+    pieces = plan_pieces(shape, counts, 9000, 2, room=room)
+    assert max(piece.nbytes for piece in pieces) <= room.nbytes
+    blocks = sorted(block for piece in pieces for block in piece.blocks)
+    found = [range(block.start, block.stop) for block in blocks]
+    widths = [node.stop for node in whole_nodes(shape)]
+    assert list(itertools.chain(*found)) == list(itertools.chain(*map(range, widths)))
+
+
+@pytest.mark.parametrize("power", [1.0, 0.7])
+def test_rows_on_disk_and_little_memory_give_the_same_bits(power: float) -> None:
+    part = some_part(np.random.default_rng(5), 80, 12, 90)
+    spec = TreeSpec(features=12, labels=90, leaf_labels=40, powers=(power,), **FIT)
+    one = fitted_tree(spec, part)
+    many = fitted_tree(spec, on_disk(part), room=Room(9000.0, 12, 6.0, copies=False))
     for name, array in one.items():
         np.testing.assert_array_equal(array, many[name], err_msg=name)
 

@@ -1,4 +1,4 @@
-"""Sets that nobody should have, and some do: a sensible model, or a line that says what is wrong."""
+"""Sets that nobody should have, and some do: a sensible model, or a line that says why not."""
 
 from __future__ import annotations
 
@@ -86,6 +86,6 @@ def test_sets_without_labels_or_enough_rows_say_so() -> None:
     for run_file in ("tree", "best"):
         with pytest.raises(InputError, match=r"^no row has a label[^\n]*$"):
             daskxml.train(run_file, train=Matrices(X, none), workers=0)
+        one, split = Matrices(X[:1], Y[:1]), {"data.validation": 0.2}
         with pytest.raises(InputError, match=r"^one row cannot be divided[^\n]*$"):
-            given = {"train": Matrices(X[:1], Y[:1]), "overrides": ["data.validation=0.2"]}
-            daskxml.train(run_file, workers=0, **given)  # type: ignore[arg-type]
+            daskxml.train(run_file, train=one, workers=0, overrides=split)

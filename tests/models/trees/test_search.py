@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import ConfigError
 from daskxml.data.rows import concatenate, from_scipy, slice_rows, take_rows, to_scipy, unit_rows
+from daskxml.kernels import get_kernels
 from daskxml.models.trees.search import (
     COSTS,
     FIRST,
+    _precision,
     choose_cost,
     climb,
     first_rows,
@@ -92,9 +94,26 @@ def test_what_is_given_stays() -> None:
     assert prepare_trees([some_part(1)], counts_of(some_part(1)), spec, 0)[0] is spec
 
 
-@pytest.mark.parametrize("rows", [0, 1, 4])
-def test_few_rows_get_the_middle_choice(rows: int) -> None:
-    assert choose_cost([slice_rows(some_part(1), 0, rows)], SPEC, 0).cost == COSTS[FIRST]
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_so_few_rows_get_the_middle_choice(rows: int) -> None:
+    assert choose_cost([slice_rows(some_part(1), 0, rows)], SPEC, 0).cost == COSTS[FIRST + 1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_third_of_few_rows_is_held_out(seed: int) -> None:
+    """The choice is the best one on all of them, where going on from the middle finds it."""
+    part = first_rows(some_part(seed))
+    thirds, kernels = np.array_split(np.arange(198) + 2, 3), get_kernels("cpu", 1)
+    folds = [
+        (take_rows(part, np.setdiff1d(np.arange(200), third)), take_rows(part, third))
+        for third in thirds
+    ]
+
+    def score(spec: TreeSpec) -> float:
+        return sum(_precision(kernels, spec, *fold, 0) for fold in folds) / 3
+
+    line = [replace(SPEC, cost=cost) for cost in COSTS]
+    assert choose_cost([part], SPEC, 0) == climb(line, FIRST + 1, score)
 
 
 def test_a_sample_is_of_whole_parents_and_all_their_rows() -> None:

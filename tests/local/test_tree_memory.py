@@ -1,0 +1,83 @@
+"""What label trees take of memory: told before, kept to, and rows on disk where they are many."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from daskxml.config import load_run_config
+from daskxml.core.errors import TrainingError
+from daskxml.data.rows import is_on_disk, to_scipy
+from daskxml.session.row_loading import GivenRows, TasksHere, load_partitions, run_here
+
+# Many short rows in one node, so that its dual variables take most of the memory.
+SCRIPT = """
+import json, sys, threading, time, zlib
+import numpy as np
+from daskxml import Matrices
+from daskxml.api.in_process import train_here
+from daskxml.core.hardware import memory_bytes
+
+def anonymous():
+    lines = open("/proc/self/status").read().splitlines()
+    return int(next(line for line in lines if line.startswith("RssAnon")).split()[1]) << 10
+
+def watch():
+    while True:
+        peak[0] = max(peak[0], anonymous())
+        time.sleep(0.002)
+
+rng = np.random.default_rng(0)
+rows = lambda count: Matrices(rng.random((count, 6)), np.eye(300)[rng.integers(0, 300, count)] > 0)
+fixed = {"model.cost": 0.5, "model.passes": 1, "cluster.threads": 1}
+train_here("tree", train=rows(50), overrides=fixed)  # compiles
+data, peak, said = rows(60_000), [0], []
+limit = anonymous() + (int(sys.argv[1]) << 20)
+given = {"cluster.memory_limit": limit / memory_bytes()} if sys.argv[1] != "0" else {}
+threading.Thread(target=watch, daemon=True).start()
+run = train_here("tree", train=data, overrides=fixed | given)
+arrays = sorted(run.model.parameters.items())
+print(json.dumps([peak[0] - limit, zlib.crc32(b"".join(a.tobytes() for _, a in arrays))]))
+"""
+
+
+def trained(room_mib: int) -> list[int]:
+    """Return the peak above the limit, in bytes, and a sum of the model's bits."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(room_mib)], capture_output=True, text=True, check=True
+    )
+    return [int(each) for each in json.loads(done.stdout.splitlines()[-1])]
+
+
+def test_a_tree_keeps_to_its_memory_and_stays_the_same() -> None:
+    above, bits = trained(0)
+    assert above > 32 << 20
+    below, same = trained(28)
+    assert below <= 0
+    assert same == bits
+
+
+def test_what_cannot_fit_is_one_line() -> None:
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        trained(1)
+    line = caught.value.stderr.strip().splitlines()[-1]
+    assert TrainingError.__name__ in line
+    assert "raise [cluster] memory_limit or take fewer [cluster] threads" in line
+
+
+@pytest.mark.parametrize("validation", [0.0, 0.2])
+def test_rows_beyond_a_quarter_of_the_memory_are_read_from_disk(data, validation: float) -> None:
+    given = {"data.validation": validation, "data.train": [str(data["train"])]}
+    config = load_run_config("tree", given)
+    loaded = [
+        run_here(load_partitions(tasks, config, "", 1, GivenRows(), None))
+        for tasks in (TasksHere(), TasksHere(memory_bytes=0))
+    ]
+    parts = (each.train.futures + each.test.futures for each in loaded)
+    for here, there in zip(*parts, strict=True):
+        assert (is_on_disk(here.features), is_on_disk(there.features)) == (False, True)
+        assert (to_scipy(here.features) != to_scipy(there.features)).nnz == 0
+        assert (to_scipy(here.labels) != to_scipy(there.labels)).nnz == 0
