@@ -1,11 +1,11 @@
-"""Are the GPU's kernels right, how fast are they, and does a run learn what a CPU's does?
+"""How fast are a GPU's steps beside PyTorch's, and does a run learn what a CPU's does?
 
     python benchmarks/gpu/check.py
 
 One data-centre GPU, under 8 minutes, and nothing but CuPy, NumPy, SciPy and PyTorch. Prints a
 line and writes ``benchmarks/results/gpu_check.json`` again after each row. The exit status is 0
-if every kernel and every curve is right and all that step have the same loss, 1 if not, 2 without a
-GPU. Speed decides nothing.
+if every curve is right and all that step have the same loss, 1 if not, 2 without a GPU. Speed
+decides nothing. Single kernels are compared with their twins by ``make test-cuda``.
 
 Part (b) has a budget of 256 MiB for logits (``training.logits_budget``), and all of them, the
 default. A step of plain SGD is captured as a CUDA graph; one of Adam queues about 33 operations and
@@ -29,7 +29,6 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1]), str(HERE.parents[1] / "tests"), str(HERE.parent), str(HERE)]
 
-from cases import Sizes
 from daskxml.core.arrays import Segment
 from daskxml.core.errors import ConfigError
 from daskxml.kernels import get_kernels
@@ -40,9 +39,7 @@ from daskxml.worker.replica import Replica
 from device import Gpu, planted_rows
 from harness.naive_kernels import NaiveKernels
 from steps import FLOAT_BYTES, SHAPES, Shape, measure_shape
-from twins import check_kernels
 
-TF32, FLOAT32 = 1e-3, 1e-5  # what a product's relative error may be
 RUNS = (("sgd", "softmax", 3.0), ("adam", "softmax", 1.0), ("sgd", "sigmoid", 5.0))  # to this loss
 LEFT_S = 410.0  # of the 8 minutes, after which no further shape is begun
 BATCH_ROWS = 64  # of the curves
@@ -127,8 +124,6 @@ class Work:
 
     Attributes
     ----------
-    sizes
-        Of the kernels' operands.
     steps
         Shape, rows of a batch and optimizer of the steps that are timed.
     round_s
@@ -141,7 +136,6 @@ class Work:
         Seconds after which no further shape is begun.
     """
 
-    sizes: Sizes = field(default_factory=Sizes)
     steps: tuple[tuple[Shape, int, str], ...] = (
         (SHAPES[0], 1024, "sgd"), (SHAPES[0], 4096, "sgd"), (SHAPES[1], 1024, "sgd"),
         (SHAPES[1], 4096, "sgd"), (SHAPES[0], 1024, "adam"),
@@ -162,17 +156,6 @@ def cpu_kernels() -> Any:
         return get_kernels("cpu", 1)
     except ImportError:
         return NaiveKernels()
-
-
-def part_a(gpu: Any, work: Work, seed: int) -> Rows:
-    """Every kernel, exact and with TF32."""
-    rows = []
-    for exact, tolerance in ((True, FLOAT32), (False, TF32)):
-        kernels = gpu.kernels(exact)
-        found = check_kernels(kernels, seed, work.sizes, tolerance)
-        rows += [{"products": "float32" if exact else "TF32", **row} for row in found]
-        kernels.close()
-    return rows
 
 
 def part_b(
@@ -210,7 +193,7 @@ def part_c(kernels: Any, work: Work) -> Rows:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--parts", default="acb", help="which of a, b and c, in this order")
+    parser.add_argument("--parts", default="cb", help="which of b and c, in this order")
     parser.add_argument("--steps", type=int, nargs="+", help="which of part b's cases, from 0")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the operands")
     parser.add_argument("--out", type=Path, default=HERE.parent / "results" / "gpu_check.json")
@@ -228,7 +211,6 @@ def run_parts(gpu: Any, work: Work, parts: str, seed: int) -> Iterator[dict[str,
         yield from part_b(gpu, work, ceilings, seed, begun_s)
 
     todo: dict[str, tuple[str, Callable[[], Iterable[dict[str, Any]]]]] = {
-        "a": ("kernels", lambda: part_a(gpu, work, seed)),
         "b": ("steps", steps),
         "c": ("training", lambda: part_c(gpu.kernels(), work)),
     }
@@ -247,8 +229,8 @@ def show(row: dict[str, Any]) -> None:
 
     Examples
     --------
-    >>> show({"kernel": "scale", "error": 0.12345678, "ok": True})
-    kernel scale  error 0.1235  ok True
+    >>> show({"run": "one replica", "gap": 0.12345678, "ok": True})
+    run one replica  gap 0.1235  ok True
     """
     texts = (
         f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
@@ -258,8 +240,8 @@ def show(row: dict[str, Any]) -> None:
 
 
 def status_of(found: dict[str, Any]) -> int:
-    """0 if every kernel and every curve is right, and all steps have the same loss; else 1."""
-    parts = ("kernels", "training", "steps")
+    """0 if every curve is right, and all steps have the same loss; else 1."""
+    parts = ("training", "steps")
     checked = [row for part in parts for row in found.get(part, [])]
     return 0 if all(row.get("ok", True) for row in checked) else 1
 

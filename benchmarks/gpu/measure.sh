@@ -3,13 +3,13 @@
 #
 #   benchmarks/gpu/measure.sh FOLDER [STRETCH ...]
 #
-#   kernels   every CUDA kernel against its slow twin; a run's curve beside a CPU's
-#   steps     step times, memory and share of the roofline at two large shapes, beside PyTorch
+#   steps     step times, memory and share of the roofline at two large shapes, beside PyTorch;
+#             a run's curve beside a CPU's
 #   runs      runs with one GPU, with a CPU beside it, and Hogbatch with a pool
 #   own       workers by Dask's commands, on the GPU and a CPU, by the barrier and by the quorum
 #   cluster   merges between two processes on the GPU, over ucx and over tcp
 #   trees     label trees beside a CPU's cores: kernels alone, and runs
-#   tests     the tests of the GPU kernels and of a cluster with them
+#   tests     every CUDA kernel against its slow twin, and a cluster with them
 #
 # FOLDER holds bibtex, delicious, nvd-product and stackex4-2k. Each stretch writes its results at once, in benchmarks/results,
 # and its output to LOGS (a folder; default: runs/gpu); one that failed or ran out of time does not
@@ -21,15 +21,14 @@ cd "$(dirname "$0")/../.."
 data=${1:?the folder of the data sets}
 shift
 stretches=("$@")
-[ ${#stretches[@]} -gt 0 ] || stretches=(kernels steps runs own cluster trees tests)
+[ ${#stretches[@]} -gt 0 ] || stretches=(steps runs own cluster trees tests)
 python=${PYTHON:-python3} logs=${LOGS:-runs/gpu} results=${DASKXML_RESULTS:-benchmarks/results}
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 mkdir -p "$logs"
 failed=0
 for stretch in "${stretches[@]}"; do
   case $stretch in
-    kernels) command=("$python" benchmarks/gpu/check.py --parts ac --out "$results/gpu_kernels.json") ;;
-    steps) command=("$python" benchmarks/gpu/check.py --parts b --out "$results/gpu_steps.json") ;;
+    steps) command=("$python" benchmarks/gpu/check.py --out "$results/gpu_steps.json") ;;
     runs) command=("$python" benchmarks/gpu/runs.py "$data") ;;
     own) command=("$python" benchmarks/gpu/runs.py "$data" --own-cluster) ;;
     cluster) command=("$python" benchmarks/gpu/cluster.py) ;;
@@ -37,7 +36,7 @@ for stretch in "${stretches[@]}"; do
     tests) command=("$python" -m pytest -q -p no:cacheprovider tests/kernels
       tests/worker/test_cuda_replica.py tests/worker/test_cuda_trees.py tests/benchmarks/test_gpu_check.py
       tests/cluster/test_gpu_cluster.py) ;;
-    *) echo "$stretch: no such stretch: kernels, steps, runs, own, cluster, trees, tests" >&2; exit 2 ;;
+    *) echo "$stretch: no such stretch: steps, runs, own, cluster, trees, tests" >&2; exit 2 ;;
   esac
   begun=$SECONDS
   timeout "${STRETCH_S:-480}" "${command[@]}" 2>&1 | tee "$logs/$stretch.log"

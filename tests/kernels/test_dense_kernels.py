@@ -43,6 +43,14 @@ def test_gemm(ops, seed, m, k, n, flip_a, flip_b):
 
 
 @EVERY
+def test_fill(ops):
+    for dtype, value in (("f2", 1.5), ("f4", np.nan), ("f8", -1.5), ("i4", -1), ("i4", 0)):
+        out = np.full((3, 700), 7, dtype)
+        ops.fill(out, value)
+        np.testing.assert_array_equal(out, np.full((3, 700), value, dtype))
+
+
+@EVERY
 def test_gemm_writes_into_rows_of_a_larger_matrix_and_nowhere_else(ops):
     rng = np.random.default_rng(0)
     whole = np.zeros((6, 4), np.float32)

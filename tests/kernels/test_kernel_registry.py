@@ -1,8 +1,10 @@
 """Kernels by name: each implements every contract; arrays, threads and their end."""
 
 import inspect
+import re
 from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -45,6 +47,18 @@ def test_what_one_device_has_beside_the_contract_has_a_naive_twin(kernels):
     assert own
     for name in own:
         assert parameters(NaiveKernels, name) == parameters(kernels, name), name
+
+
+def test_every_kernel_is_tested_on_every_device():
+    """So `make test-cuda` compares all of them with their twins, where there is a GPU."""
+    memory = {
+        "empty", "zeros", "to_device", "to_host", "to_device_async", "await_uploads", "close",
+        "reserve", "release", "free_bytes", "block_labels", "for_label_blocks", "gradient_floats",
+        "has_fused_softmax", "scratch_bytes", "time_range",
+    }  # fmt: skip
+    texts = [path.read_text() for path in Path(__file__).parent.glob("test_*.py")]
+    called = "\n".join(text for text in texts if "EVERY" in text)
+    assert [n for n in CONTRACT if n not in memory and not re.search(rf"\b{n}\(", called)] == []
 
 
 @pytest.mark.parametrize("name", ["sampling", "row_sampling", "row_step"])

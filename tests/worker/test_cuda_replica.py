@@ -1,5 +1,7 @@
 """Whole steps on a GPU, or its kernels on the host, beside the same steps on a CPU."""
 
+import sys
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -20,7 +22,7 @@ DEVICES = pytest.mark.parametrize(
         pytest.param(gpu_kernels, id="gpu", marks=needs_gpu),
     ],
 )
-FEATURES, LABELS, ROWS = 40, 150, 30
+FEATURES, LABELS, ROWS, BATCH_ROWS = 40, 150, 30, 16
 
 
 def data(seed=0):
@@ -36,8 +38,9 @@ def replica(kernels, optimizer="sgd", **settings):
     spec = ModelSpec(features=FEATURES, labels=LABELS, **{"hidden": (8,), **settings})
     config = OptimizerConfig(name=optimizer, weight_decay=decay)
     made = Replica(
-        spec, config, kernels, max_batch_rows=16, logits_budget_bytes=budget, output_dtype=dtype
-    )
+        spec, config, kernels, max_batch_rows=BATCH_ROWS, logits_budget_bytes=budget,
+        output_dtype=dtype,
+    )  # fmt: skip
     start = np.random.default_rng(1).standard_normal(made.layout.size).astype(np.float32)
     kernels.copy(made.flat, kernels.to_device(0.3 * start))
     return made
@@ -45,7 +48,7 @@ def replica(kernels, optimizer="sgd", **settings):
 
 def train(kernels, steps=3, **settings):
     """A few steps over two segments each; the losses, the model and what it ranks first."""
-    size = settings.pop("batch_rows", 16)
+    size = settings.pop("batch_rows", BATCH_ROWS)
     part, made, losses = kernels.to_device(data()), replica(kernels, **settings), []
     for step in range(steps):
         rows = np.random.default_rng(step).permutation(ROWS)[:size].astype(np.int64)
@@ -81,6 +84,27 @@ def test_steps_are_those_of_a_cpu(make, settings):
     np.testing.assert_allclose(flat, cpu[1], rtol=1e-3, atol=1e-4)
     assert (ids == cpu[2]).mean() > 0.95
     np.testing.assert_allclose(scores, cpu[3], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", [pytest.param(gpu_kernels, id="gpu", marks=needs_gpu)])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"optimizer": name} for name in ("sgd", "nesterov", "adam", "lamb", "row-rms")),
+        {"loss": "sigmoid", "dropout": 0.3, "feature_dropout": 0.2, "budget": 250 * 400 * 4},
+    ],
+    ids=str,
+)
+def test_large_steps_are_those_of_a_cpu(monkeypatch, make, settings):
+    """With more rows, labels, units and features in a row than one block of threads takes."""
+    sizes = {"FEATURES": 2000, "LABELS": 3000, "ROWS": 600, "BATCH_ROWS": 250}
+    for name, size in sizes.items():
+        monkeypatch.setattr(sys.modules[__name__], name, size)
+    losses, flat, _, scores = train(make(), hidden=(300,), **settings)
+    cpu = train(get_kernels("cpu", 1), hidden=(300,), **settings)
+    np.testing.assert_allclose(losses, cpu[0], rtol=1e-4)
+    assert np.linalg.norm(flat - cpu[1]) < 1e-3 * np.linalg.norm(cpu[1])
+    np.testing.assert_allclose(scores, cpu[3], rtol=1e-2, atol=1e-3)
 
 
 @DEVICES
