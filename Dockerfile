@@ -16,7 +16,7 @@ ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS build
 ARG EXTRA=cpu
-ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 DASKXML_KERNELS=0
 RUN python3 -c 'import ensurepip' 2>/dev/null || \
     { apt-get update && apt-get install -y --no-install-recommends python3 python3-venv; }
 RUN python3 -m venv /opt/daskxml && python3 -m venv /opt/build
@@ -46,7 +46,8 @@ RUN command -v python3 >/dev/null || \
     { apt-get update && apt-get install -y --no-install-recommends python3 ca-certificates && \
       apt-get clean && rm -rf /var/lib/apt/lists/*; }
 # Kernels are compiled when they are first used, by whoever --user says, into a folder that nobody
-# else may write (daskxml/core/kernel_cache.py); a volume keeps them.
+# else may write (daskxml/core/files.py); a volume keeps them. The processor that builds the image
+# is not the one that runs it.
 RUN useradd --create-home daskxml && mkdir -m 1777 /var/cache/daskxml && \
     mkdir /data && chown daskxml:daskxml /data
 COPY --from=build /opt/daskxml /opt/daskxml

@@ -34,6 +34,9 @@ CUDA_READY := $(CUDA_VENV)/.ready-$(CUDA)
 # Hundreds of short processes import the same modules: without bytecode each compiles them again.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Editable installations compile kernels at their first use, and a wheel for others has none.
+export DASKXML_KERNELS := 0
+
 .DEFAULT_GOAL := help
 KERNELS := kernels-networks kernels-samples kernels-trees
 

@@ -3,13 +3,12 @@
     python benchmarks/speed/start.py FOLDER [--set bibtex] [--peers PLACE/bin/python] [--repeats 5]
 
 ``FOLDER`` holds ``NAME.train.txt.gz`` and ``NAME.test.txt.gz``. A virtual environment is made in a
-temporary folder, and this checkout is installed there by pip. Then whole commands and scripts run
-in turns, each in a new process that finds no other daskxml: they read the text, train, and rank the
-test rows. `best` runs first, and compiles the kernels; later runs are warm. The peers' scripts do
-what their documentation says (`PEERS`); ``--peers`` is an interpreter that has both. Every line
-that the first two runs of `best` print is timed; pauses of more than two seconds are reported with
-the last line before them. Pip takes packages from its cache where it has them. Wall time depends on
-the machine's load, which is in the table, as is processor time. Writes
+temporary folder, and this checkout is installed there by pip, which compiles the kernels. Then
+whole commands and scripts run in turns, each in a new process that finds no other daskxml: they
+read the text, train, and rank the test rows. The first run of `best` reads everything from the
+disk; later ones are warm. The peers' scripts do what their documentation says (`PEERS`);
+``--peers`` is an interpreter that has both. Pip takes packages from its cache where it has them.
+Wall time depends on the machine's load, which is in the table, as is processor time. Writes
 ``results/first_minute.json``.
 """
 
@@ -140,7 +139,7 @@ def commands(options: argparse.Namespace, home: Path, bin_folder: Path) -> dict[
     parts = [Path(f"{stem}.{part}.txt.gz") for part in ("train", "test")]
     train = [str(bin_folder / "daskxml"), "train"]
     rows = [str(parts[0]), "--test", str(parts[1]), "--out", str(home / "run")]
-    found = {f"daskxml train {name}": [*train, name, *rows] for name in ("tree", "best")}
+    found = {f"daskxml train {name}": [*train, name, *rows] for name in ("tree", "best", "network")}
     plain = [home / path.stem for path in parts]
     for path, text in zip(parts, plain, strict=True):
         text.write_bytes(gzip.decompress(path.read_bytes()))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.runtime import rtsys
 
 
@@ -14,14 +15,25 @@ class QuickCache(FunctionCache):
     """Loads compiled kernels without the declarations of all functions that Numba can compile.
 
     Numba reads these before it looks into a cache, which takes longer than all kernels of a run;
-    it reads them again before it compiles.
+    it reads them again before it compiles. A kernel is looked for in the cache of this user, and
+    then among those that were compiled when daskxml was installed, whoever did that.
     """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        folder = str(Path(function.__code__.co_filename).parent / "__pycache__")
+        names = self._impl.filename_base, self._impl.locator.get_source_stamp()
+        self._files = self._cache_file, IndexDataCacheFile(folder, *names)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return a kernel of the cache for arguments of such types; None if it has none."""
         rtsys.initialize(target_context)
+        key = self._index_key(sig, target_context.codegen())
         with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)
+            for file in self._files:
+                if (found := file.load(key)) is not None:
+                    return self._impl.rebuild(target_context, found)
+        return None
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:

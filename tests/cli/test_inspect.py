@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from daskxml.cli.inspect import describe_gpus
 from daskxml.core.hardware import Gpu
 
 ROOT = Path(daskxml.__file__).parents[1]
+TRAIN = ["train", "tree", "rows.txt"]
 A100 = Gpu(index=0, uuid="GPU-a", name="A100", memory_bytes=40 << 30, driver="470.82.01")
 
 
@@ -63,20 +66,35 @@ def test_an_interpreter_without_any_package(tmp_path):
 
 @pytest.mark.slow  # compiles all of them
 def test_the_kernels_are_compiled_once(tmp_path):
-    settings = {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path / "kernels")}
-    table = tmp_path / "rows.txt"
-    table.write_text("4 2 2\n" + "0 0:1\n1 1:1\n" * 2)
-    outputs = []
-    for arguments in (["inspect"], ["inspect"], ["train", "tree", str(table)]):
-        command = [sys.executable, "-m", "daskxml", *arguments]
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=os.environ | settings, cwd=tmp_path,
-            check=True,
-        )  # fmt: skip
-        outputs.append(done.stdout)
+    for folder in ("daskxml", "pipelines", "datasets"):
+        shutil.copytree(
+            ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    outputs = [with_kernels(tmp_path, *words) for words in (["inspect"], ["inspect"], TRAIN)]
     kept = [line for text in outputs[:2] for line in text.splitlines() if line.startswith("kernel")]
     assert [line.endswith("s, and kept") for line in kept] == [True, False]
     assert "compiling" not in outputs[2]
+
+
+@pytest.mark.slow  # compiles all of them
+def test_a_wheel_brings_the_kernels(tmp_path):
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path)]
+    wanted = os.environ | {"DASKXML_KERNELS": "1"}
+    subprocess.run([*build, str(ROOT)], env=wanted, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    assert "compiling" not in with_kernels(tmp_path, *TRAIN)
+    assert not [*(tmp_path / "kernels").rglob("*.nbc")]
+
+
+def with_kernels(folder, *words):
+    """Run a command of the package in a folder, whose user has no kernels at first."""
+    (folder / "rows.txt").write_text("4 2 2\n" + "0 0:1\n1 1:1\n" * 2)
+    settings = {"PYTHONPATH": str(folder), "NUMBA_CACHE_DIR": str(folder / "kernels")}
+    command = [sys.executable, "-m", "daskxml", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | settings, cwd=folder, check=True
+    ).stdout
 
 
 def described(gpus, variable, driver, cupy):
