@@ -45,7 +45,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from daskxml.collectives.adasum import adasum_recursive
+from daskxml.collectives.adasum import ParameterSpan, coefficients
 from daskxml.local import read_rows
 from drawing import RESULTS, Figure, best, draw, points, reaching, table_lines, write_csv
 from study import HERE, History, Job, resolve, run_all
@@ -309,6 +309,20 @@ def follow(w: Array, batches: Sequence[Batch], rate: float) -> Array:
     return total
 
 
+def adasum_of(vectors: Sequence[Array], spans: Sequence[ParameterSpan]) -> Array:
+    """Combine as many vectors as a power of two: neighbours, then pairs; each layer on its own."""
+    while len(vectors) > 1:
+        pairs, vectors = zip(vectors[::2], vectors[1::2], strict=True), []
+        for a, b in pairs:
+            out = np.zeros_like(a)
+            for _, start, stop in spans:
+                x, y = a[start:stop], b[start:stop]
+                of_x, of_y = coefficients(x @ y, x @ x, y @ y)
+                out[start:stop] = of_x * x + of_y * y
+            vectors.append(out)
+    return vectors[0]
+
+
 def draw_batches(data: Batch, rng: np.random.Generator) -> list[Batch]:
     """Return the batches of all nodes."""
     chosen = rng.choice(len(data[0]), NODES * NODE_ROWS, replace=False)
@@ -334,7 +348,7 @@ def train(data: Batch, rate: float, *, measures: bool) -> list[dict[str, float]]
         batches = draw_batches(data, rng)
         found = [loss_and_gradient(w, batch) for batch in batches]
         gradients = [gradient for _, gradient in found]
-        combined = adasum_recursive(gradients, "tree", segments)
+        combined = adasum_of(gradients, segments)
         row = {"step": step, "loss": float(np.mean([loss for loss, _ in found]))}
         if measures:
             emulated = emulate(w, batches, gradients, rate)

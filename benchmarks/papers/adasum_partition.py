@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from daskxml.collectives.adasum import adasum_recursive
+from adasum import adasum_of
 from daskxml.collectives.adasum_tree import adasum_tree
 from daskxml.collectives.messages import Flush, Program, Receive, Send, Worked
 from daskxml.collectives.ring import all_reduce
@@ -257,7 +257,7 @@ def expected_weights(gradients: Array, assigned: Assigned) -> Array:
         changes = gradients[:, :, number].sum(axis=1)
         for adam, change in zip(states, changes, strict=True):
             adam.change(change)
-        weights += adasum_recursive(list(changes), spans=assigned.spans)
+        weights += adasum_of(list(changes), assigned.spans)
     return weights
 
 

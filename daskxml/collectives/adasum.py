@@ -8,8 +8,8 @@ Orthogonal vectors are added, parallel ones of one length averaged. More than tw
 along a binary tree (section 3.4), ``linear`` or balanced, and every layer on its own (section 3.6).
 The paper does not say what a zero vector does; here it contributes nothing.
 
-The programs in `adasum_tree` and `adasum_linear` do this among ranks. `adasum_recursive`, for
-vectors in one process, is the definition that they are tested against.
+The programs in `adasum_tree` and `adasum_linear` do this among ranks. They are tested against the
+definition itself, for vectors in one process.
 """
 
 from __future__ import annotations
@@ -50,56 +50,6 @@ def coefficients(ab: Array, aa: Array, bb: Array) -> tuple[Array, Array]:
 def _coefficient(ab: Array, own: Array) -> Array:
     ratio = np.divide(ab, own, out=np.zeros_like(np.asarray(ab)), where=np.asarray(own) > 0)
     return 1.0 - 0.5 * ratio
-
-
-def adasum(a: Array, b: Array) -> Array:
-    """Combine two vectors, in float64.
-
-    Examples
-    --------
-    >>> adasum(np.array([1.0, 0.0]), np.array([0.0, 2.0]))
-    array([1., 2.])
-    >>> adasum(np.array([2.0, 2.0]), np.array([2.0, 2.0]))
-    array([2., 2.])
-    """
-    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    of_a, of_b = coefficients(a @ b, a @ a, b @ b)
-    return of_a * a + of_b * b
-
-
-def adasum_recursive(
-    vectors: Sequence[Array], order: str = "tree", spans: Sequence[ParameterSpan] | None = None
-) -> Array:
-    """Combine any number of vectors, in float64.
-
-    Parameters
-    ----------
-    vectors
-        One ``(size,)`` array for each rank.
-    order
-        ``tree``: neighbours in pairs, then pairs of pairs, and one that is left over joins the
-        next level; ``linear``: ``Adasum(Adasum(g0, g1), g2)`` and so on.
-    spans
-        The layers, each combined on its own; by default one. What is in none is 0.
-
-    Examples
-    --------
-    >>> adasum_recursive([np.ones(2), np.ones(2), np.ones(2)])
-    array([1., 1.])
-    """
-    spans = [("all", 0, len(vectors[0]))] if spans is None else spans
-    tree = (balanced if order == "tree" else chain)(tuple(range(len(vectors))))
-    out = np.zeros(len(vectors[0]))
-    for _, start, stop in spans:
-        out[start:stop] = _combine([vector[start:stop] for vector in vectors], tree)
-    return out
-
-
-def _combine(vectors: Sequence[Array], tree: Tree) -> Array:
-    if not isinstance(tree, Node):
-        return np.asarray(vectors[tree], np.float64)
-    left, right = _combine(vectors, tree.left), _combine(vectors, tree.right)
-    return adasum(left, right) if tree.is_adasum else left + right
 
 
 def norm_ratios(names: Sequence[str], part: Array, whole: Array) -> dict[str, float]:

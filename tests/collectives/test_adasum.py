@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskxml.collectives.adasum import adasum, adasum_recursive
+from harness.naive_adasum import adasum, adasum_recursive
 from harness.naive_merge import orthogonality
 from harness.vectors import random_vectors, seeds
 

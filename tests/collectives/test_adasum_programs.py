@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskxml.collectives.adasum import adasum_recursive
 from daskxml.collectives.adasum_linear import adasum_linear
 from daskxml.collectives.adasum_tree import adasum_tree
 from daskxml.kernels import get_kernels
+from harness.naive_adasum import adasum_recursive
 from harness.naive_kernels import NaiveKernels
 from harness.naive_merge import orthogonality
 from harness.vectors import assert_close, combine_all, random_vectors, seeds, segmented, watched

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from daskxml.collectives.adasum import adasum_recursive
+from harness.naive_adasum import adasum_recursive
 from harness.sequential import (
     clustered_batches,
     emulation_errors,
