@@ -5,6 +5,7 @@ Matrices that users pass (SciPy, NumPy, the package `sparse`) are checked and co
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Partition
-from daskxml.core.errors import InputError
+from daskxml.core.errors import InputError, TrainingError
 from daskxml.core.jit import njit
 
 BLOCK_ROWS = 8192  # converted at a time
@@ -255,10 +256,22 @@ def empty_array(count: int, dtype: Any, *, in_file: bool) -> Array:
     """Return an array ``(count,)``, in memory or in a file that nobody else sees.
 
     Of what is in a file, memory holds what is used. The file is in `tempfile.gettempdir()`.
+
+    Raises
+    ------
+    TrainingError
+        If there is no room for the file.
     """
     if not in_file or not count:
         return np.empty(count, dtype)
     with tempfile.TemporaryFile(prefix="daskxml-rows-") as file:
+        try:  # now: a page that finds no room later ends the process
+            os.posix_fallocate(file.fileno(), 0, count * np.dtype(dtype).itemsize)
+        except OSError as error:
+            raise TrainingError(
+                f"no room in {tempfile.gettempdir()} for rows that memory does not hold "
+                f"({error.strerror}): free some there, or set TMPDIR to another folder"
+            ) from error
         return np.asarray(np.memmap(file, dtype, "w+", shape=count))
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from daskxml.config import load_run_config
 from daskxml.core.errors import TrainingError
-from daskxml.data.rows import is_on_disk, to_scipy
+from daskxml.data.rows import empty_array, is_on_disk, to_scipy
 from daskxml.session.row_loading import GivenRows, TasksHere, load_partitions, run_here
 
 # Many short rows in one node, so that its dual variables take most of the memory.
@@ -66,6 +68,16 @@ def test_what_cannot_fit_is_one_line() -> None:
     line = caught.value.stderr.strip().splitlines()[-1]
     assert TrainingError.__name__ in line
     assert "raise [cluster] memory_limit or take fewer [cluster] threads" in line
+
+
+def test_a_disk_that_is_full_is_one_line() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(TrainingError, match=r"no room in [^\n]* set TMPDIR to another folder$"):
+            empty_array(10_000, np.float32, in_file=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("validation", [0.0, 0.2])
