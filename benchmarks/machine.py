@@ -62,6 +62,12 @@ def find_blas() -> list[str]:
     ]
 
 
+def anonymous_mib() -> float:
+    """Return this process's memory that no file holds."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
+
+
 def write_result(name: str, rows: Sequence[Mapping[str, Any]], **extra: Any) -> Path:
     """Print the rows as a table; write them, with the machine, to ``results/<name>.json``.
 

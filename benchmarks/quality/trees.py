@@ -6,12 +6,13 @@ settings. Peers are left out unless ``--peers`` names the Python of an environme
 
     python -m venv PLACE && PLACE/bin/pip install omikuji libpecos napkinxc libmultilabel
     python benchmarks/quality/trees.py FOLDER --peers PLACE/bin/python [--sets bibtex,delicious]
-        [--generated 200000]
+        [--generated 200000] [--name trees]
 
 ``--generated`` adds sets of so many labels, of Amazon-670k's shape otherwise, and of 50,000 rows:
 they tell times, and no accuracy that says anything about real rows. The folder has
 ``NAME.train.txt.gz`` and ``NAME.test.txt.gz``. Writes ``results/trees.json``, ``trees.md`` and
-``trees.png`` after every row. Rows that are there, of the same commit, are not measured again.
+``trees.png``, or files of another ``--name``, after every row. What is there is not measured again,
+but for ours of other commits.
 """
 
 from __future__ import annotations
@@ -116,9 +117,10 @@ def main() -> None:
     parser.add_argument("--tools", default=";".join([*OURS, *PEERS]))
     parser.add_argument("--generated", default="", help="numbers of labels")
     parser.add_argument("--peers", help="the Python that has the other tools")
+    parser.add_argument("--name", default="trees", help="of the files of results")
     options = parser.parse_args()
     tools = [tool for tool in options.tools.split(";") if options.peers or tool not in PEERS]
-    results, is_warm = _rows_of_before(), False
+    results, is_warm = _rows_of_before(options.name), False
     sizes = {f"generated-{count}": int(count) for count in options.generated.split(",") if count}
     with tempfile.TemporaryDirectory() as made:
         for name in [*filter(None, options.sets.split(",")), *sizes]:
@@ -138,7 +140,7 @@ def main() -> None:
                     text = folder / f"{name}.train.txt.gz"
                     ids, found = peer(tool, options.peers, text, rows)
                 results[name, tool] = _row(name, tool, precision(ids, rows) | found, rows)
-                _write(results)
+                _write(options.name, results)
 
 
 def write_generated(folder: Path, name: str, labels: int) -> None:
@@ -171,18 +173,19 @@ def _row(name: str, tool: str, found: Found, rows: Rows) -> Found:
     }  # fmt: skip
 
 
-def _rows_of_before() -> dict[tuple[str, str], Found]:
-    """Return the rows of the result file, if it is of the same machine and commit."""
+def _rows_of_before(name: str) -> dict[tuple[str, str], Found]:
+    """Return the rows of the result file that hold: of the same machine, ours of this commit."""
     try:
-        before = json.loads((RESULTS / "trees.json").read_text())
+        before = json.loads((RESULTS / f"{name}.json").read_text())
     except (OSError, ValueError):
         return {}
-    if any(before["machine"][key] != machine()[key] for key in ("cpu", "commit")):
-        return {}
-    return {(row["data"], row["tool"]): row for row in before["rows"]}
+    here, there = machine(), before["machine"]
+    tools = {*PEERS, *(OURS if here["commit"] == there["commit"] else ())}
+    rows = before["rows"] if here["cpu"] == there["cpu"] else []
+    return {(row["data"], row["tool"]): row for row in rows if row["tool"] in tools}
 
 
-def _write(results: dict[tuple[str, str], Found]) -> None:
+def _write(file: str, results: dict[tuple[str, str], Found]) -> None:
     names, tools = SETS.split(","), [*OURS, *PEERS]
 
     def place(row: Found) -> tuple[int, str, int]:
@@ -190,13 +193,13 @@ def _write(results: dict[tuple[str, str], Found]) -> None:
         return name, row["data"], tools.index(row["tool"])
 
     rows = sorted(results.values(), key=place)
-    write_result("trees", rows)
+    write_result(file, rows)
     lines = [
         "# Label trees beside omikuji, PECOS, napkinXC and LibMultiLabel",
         "",
         "Written by `python benchmarks/quality/trees.py`: processor seconds of one thread, from",
         "rows in memory to the model; milliseconds of one row alone by the clock, median and 99th",
-        "of 500; default settings. Machine, commit, and the machine's load in `trees.json`.",
+        f"of 500; default settings. Machine, commit, and the machine's load in `{file}.json`.",
         "",
         "| data | tool | P@1 | P@3 | P@5 | training, CPU s | rows/s ranked | ms a row | p99 |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|",
@@ -207,11 +210,11 @@ def _write(results: dict[tuple[str, str], Found]) -> None:
         f"| {r['row_p99_ms']:.2f} |"
         for r in rows
     ]
-    (RESULTS / "trees.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
-    draw([row for row in rows if row["data"] in names])
+    (RESULTS / f"{file}.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    draw(file, [row for row in rows if not row["data"].startswith("generated")])
 
 
-def draw(rows: list[Found]) -> None:
+def draw(file: str, rows: list[Found]) -> None:
     """Draw P@1, P@3 and P@5 of each tool against the processor seconds of its training."""
     names = list(dict.fromkeys(row["data"] for row in rows))
     figure = Figure((2.4 * len(names), 6.0), layout="constrained")
@@ -230,7 +233,7 @@ def draw(rows: list[Found]) -> None:
         panel.xaxis.set(minor_locator=NullLocator())
     figure.supxlabel("processor seconds of training, one thread")
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=7)
-    figure.savefig(RESULTS / "trees.png", dpi=110)
+    figure.savefig(RESULTS / f"{file}.png", dpi=110)
 
 
 if __name__ == "__main__":

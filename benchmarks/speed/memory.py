@@ -1,7 +1,7 @@
 """Time and largest memory at the papers' full numbers of labels: networks, and label trees.
 
     python benchmarks/speed/memory.py
-    python benchmarks/speed/memory.py --trees FOLDER
+    python benchmarks/speed/memory.py --trees FOLDER [--real]
 
 Networks: four virtual workers of unequal speed train networks with one hidden layer of 128 units by
 Adaptive and by Elastic SGD, on generated rows of Amazon-670k's and Delicious-200k's shapes. Virtual
@@ -9,10 +9,12 @@ time is that of `v100_cost`. Limits are 16 GiB and half an hour for all four on 
 that needs more memory fails. Writes ``results/full_size.json``.
 
 Label trees, on one thread: how time and memory grow when labels, rows and features of a generated
-set of Amazon-670k's shape are doubled, one at a time, and what ``FOLDER/pypi-names`` takes, from
-its files. Generated labels are easier or harder to separate than real ones: their growth is what
-counts. What a run chooses on held-out rows is given there, so that all shapes are fitted alike.
-Writes ``results/tree_large.json``, with ``slopes``: to which power of the size a value grows.
+set of Amazon-670k's shape are doubled, one at a time. Generated labels are easier or harder to
+separate than real ones: their growth is what counts. What a run chooses on held-out rows is given
+there, so that all shapes are fitted alike. Writes ``results/tree_large.json``, with ``slopes``: to
+which power of the size a value grows. ``--real``: what ``FOLDER/pypi-names`` takes from its files,
+without a limit and with one. Writes ``results/tree_memory.json``, and the memory that no file
+holds over time, ``tree_memory.png``.
 
 Each is measured in a process of its own; the files are written after each.
 """
@@ -26,16 +28,20 @@ import multiprocessing
 import os
 import resource
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 import daskxml
 from daskxml import Matrices
 from daskxml.api.in_process import simulate
 from daskxml.config import load_run_config
+from daskxml.core.hardware import memory_bytes
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.local import read_rows
@@ -45,7 +51,7 @@ from daskxml.local.trees import LocalTreeRun
 BENCHMARKS = Path(__file__).parents[1]
 sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "quality")]
 
-from machine import write_result
+from machine import RESULTS, anonymous_mib, write_result
 from trees import shape
 
 SHAPES = {
@@ -98,12 +104,15 @@ SIZES = {"labels": 100_000, "rows": 50_000, "features": 135_909}
 GROWN = [SIZES, *(SIZES | {k: SIZES[k] * n} for k in SIZES for n in (2, 4))]
 GROWING = ("label_tree_cpu_s", "fit_cpu_s", "model_mb", "fit_mb")
 FIT = {"model.cost": 0.4}
-REAL = "pypi-names"
+REAL, LIMIT_MIB = "pypi-names", 448
 
 
-def measure_tree(sizes: dict[str, int], folder: str) -> dict[str, Any]:
+def measure_tree(sizes: dict[str, int], folder: str, limit_mib: int = 0) -> dict[str, Any]:
     """Train one tree in this process, on generated rows or, without sizes, on real ones."""
     fixed = {"cluster.threads": 1, "training.keep_best": False, **(FIT if sizes else {})}
+    fixed |= {"cluster.memory_limit": limit_mib * 2**20 / memory_bytes()}
+    series: list[tuple[float, float]] = []
+    threading.Thread(target=watch, args=(series,), daemon=True).start()
     begun_s, matrices = time.process_time(), []
     if sizes:
         spec = replace(shape(sizes["labels"], sizes["rows"]), features=sizes["features"])
@@ -117,10 +126,11 @@ def measure_tree(sizes: dict[str, int], folder: str) -> dict[str, Any]:
     given = prepared(rows, config)
     tree_s = time.process_time() - begun_s
     events: list[Any] = []
-    begun_s = time.process_time()
+    begun_s, begun_at_s = time.process_time(), series[-1][0]
     model, _ = LocalTreeRun(config, given, events.append).run()
     fit_s = time.process_time() - begun_s
     last = next(event["row"] for event in reversed(events) if event["kind"] == "megabatch")
+    ended_at_s = series[-1][0] - last["eval_s"] - 0.2
     features = to_scipy(rows.test[0].features)
     begun_s = time.process_time()
     model.predict_top_k(features, k=5)
@@ -128,13 +138,38 @@ def measure_tree(sizes: dict[str, int], folder: str) -> dict[str, Any]:
     return {
         "labels": rows.facts.labels, "rows": rows.facts.rows, "features": rows.facts.features,
         "data": "generated" if sizes else REAL,
-        **({} if sizes else {"read_cpu_s": round(read_s, 1)}),
+        **({} if sizes else {"read_cpu_s": round(read_s - tree_s, 1), "limit_mib": limit_mib}),
         "label_tree_cpu_s": round(tree_s, 2), "fit_cpu_s": round(fit_s - last["eval_s"], 2),
         **{f"P@{k}": round(last["metrics"][f"P@{k}"], 4) for k in (1, 3, 5)},
         "model_mb": round(sum(array.nbytes for array in model.parameters.values()) / 1e6, 1),
         "rows_mb": round(rows_mb), "peak_mb": round(_peak_mb()),
         "fit_mb": round(_peak_mb() - rows_mb), "ranked_per_s": round(ranked_per_s),
+        "fitting_mib": round(max(mib for s, mib in series if begun_at_s <= s <= ended_at_s)),
+        "over_time": [] if sizes else series[::8],
     }  # fmt: skip
+
+
+def watch(series: list[tuple[float, float]]) -> None:
+    """Note seconds and the memory that no file holds, until the process ends."""
+    begun_s = time.perf_counter()
+    while True:
+        series.append((round(time.perf_counter() - begun_s, 2), round(anonymous_mib(), 1)))
+        time.sleep(0.05)
+
+
+def draw(found: list[dict[str, Any]]) -> None:
+    """Draw memory over time."""
+    figure = Figure((7, 3.2), layout="constrained")
+    panel = figure.subplots()
+    for row in found:
+        limit = row["limit_mib"]
+        (line,) = panel.plot(*zip(*row["over_time"], strict=True))
+        line.set_label(f"memory_limit of {limit} MiB" if limit else "no limit")
+        if limit:
+            panel.axhline(limit, color=line.get_color(), linestyle=":")
+    panel.set(xlabel="seconds since the start of reading", ylabel="MiB", ylim=0)
+    panel.legend()
+    figure.savefig(RESULTS / "tree_memory.png", dpi=110)
 
 
 def slopes(found: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
@@ -160,7 +195,8 @@ def measured(function: Callable[..., dict[str, Any]], *arguments: object) -> dic
 def main() -> None:
     """Measure every network and every tree."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trees", help="not networks: trees, and those of pypi-names there")
+    parser.add_argument("--trees", help="not networks: trees; the folder of pypi-names")
+    parser.add_argument("--real", action="store_true", help="of pypi-names alone")
     options = parser.parse_args()
     found: list[dict[str, Any]] = []
     if options.trees is None:
@@ -169,7 +205,11 @@ def main() -> None:
             write_result("full_size", found, speeds=SPEEDS, load=os.getloadavg()[0])
         return
     os.environ |= {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "NUMBA")}
-    for sizes in (*GROWN, {}):
+    if options.real:
+        found = [measured(measure_tree, {}, options.trees, limit) for limit in (0, LIMIT_MIB)]
+        write_result("tree_memory", found, load=os.getloadavg()[0])
+        return draw(found)
+    for sizes in GROWN:
         found.append(measured(measure_tree, sizes, options.trees))
         write_result("tree_large", found, slopes=slopes(found), load=os.getloadavg()[0])
 

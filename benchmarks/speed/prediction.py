@@ -28,7 +28,7 @@ import scipy.sparse
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from machine import RESULTS, with_earlier, write_result
+from machine import RESULTS, anonymous_mib, with_earlier, write_result
 
 FEATURES, HIDDEN, ROW_FEATURES, K, BATCH = 135_909, 128, 76, 5, 256
 
@@ -154,12 +154,6 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     begun = time.perf_counter()
     found = work()
     return (time.perf_counter() - begun) * 1e3, found
-
-
-def anonymous_mib() -> float:
-    """Return this process's memory that no file holds."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
 
 
 def markdown(rows: list[dict[str, Any]]) -> list[str]:
