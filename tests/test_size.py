@@ -18,9 +18,9 @@ SLACK = 1.01  # so that not every commit has to lower the lines of code
 LIMITS = {
     "rooms": 18,
     "files of the package": 249,
-    "lines of the package": 31_561,
+    "lines of the package": 31_587,
     "benchmark scripts": 30,
-    "lines of benchmarks": 5_431,
+    "lines of benchmarks": 5_512,
     "pages": 50,
     "run files": 26,
     "commands": 16,

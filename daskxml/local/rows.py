@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +11,7 @@ from daskxml.config import RunConfig
 from daskxml.config.sections import VECTORIZE
 from daskxml.core.arrays import Array, Partition
 from daskxml.core.errors import ConfigError
-from daskxml.core.hardware import free_memory_bytes
+from daskxml.core.hardware import free_memory_bytes, usable_cores
 from daskxml.data.reading import Facts
 from daskxml.data.rows import concatenate
 from daskxml.models.trees.search import prepare_trees
@@ -117,8 +119,28 @@ def prepared(rows: Rows, config: RunConfig) -> Rows:
     spec = config.model_spec(rows.facts.features, rows.facts.labels)
     if config.has_strategy:
         return rows
-    spec, vectors = prepare_trees(rows.train, rows.label_counts, spec, config.run.seed)
+    threads = config.cluster.threads_on(usable_cores(), 1)
+    blocks = [
+        (part, part.rows * place // threads, part.rows * (place + 1) // threads)
+        for part in rows.train
+        for place in range(threads)
+    ]
+    with ThreadPoolExecutor(threads) as pool:
+
+        def submit(name: str, function: Callable[..., Any], *args: Any) -> Future[Any]:
+            return pool.submit(lambda: function(*map(_value, args)))  # all it waits for came before
+
+        counts, seed = rows.label_counts, config.run.seed
+        found = prepare_trees(rows.train, counts, spec, seed, blocks, submit, threads)
+        spec, vectors = map(_value, found)
     return replace(rows, label_vectors=vectors, tree_spec=spec)
+
+
+def _value(given: Any) -> Any:
+    """Return the results of futures in place of these."""
+    if isinstance(given, list):
+        return [_value(each) for each in given]
+    return given.result() if isinstance(given, Future) else given
 
 
 def share_rows(rows: Rows) -> Rows:

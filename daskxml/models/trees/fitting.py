@@ -230,7 +230,7 @@ def plan_tree(
     needed = threads * max(piece.nbytes for piece in pieces) / 2**20
     return TreePlan(order, pieces, (
         f"nodes are fitted by {spec.passes} passes of dual coordinate descent, C = {spec.cost:g}; "
-        f"each worker holds all rows, the trees, and for {threads} pieces at a time "
+        f"each worker holds all rows, the trees, and for {threads} piece{'s' * (threads > 1)} at a time "
         f"{needed:,.0f} MiB{', rows from disk' * is_on_disk(part.features)}"
     ))  # fmt: skip
 

@@ -25,8 +25,8 @@ from daskxml.models.trees.spec import TreeShape, TreeSpec
 
 _NODE_ORDER = 3  # keeps the random choices of a run apart
 _ROW_CHILDREN = 50  # reading a row of a block takes about as long as scoring so many children
-_MEAN_WIDTH = 24  # of a node's blocks, at least, in children: each reads the node's rows again
-_CUTS, _CUTS_ALONE = 14, 8  # of all work, for each task at a time: no block has much more
+_MEAN_WIDTH = 48  # of a node's blocks, at least, in children: each reads the node's rows again
+_CUTS = 8  # of all work, for each task at a time: no block has much more
 _SHARES, _SHARES_OF_GPUS = 4, 2  # a piece is one of so many, for each task at a time, of the rest
 _SHARE_ABOVE = 0.8 ** (1 / 3)  # what remains of (1 - z)^3 above the leaves' parents is .8 of it
 _ROW_BYTES = 56  # of a row of a node, beside its values: numbers, labels, order
@@ -229,8 +229,7 @@ def plan_pieces(
     [(1, 1, 0, 2)] 1041.0
     [(1, 0, 0, 2)] 521.0
     """
-    cut = _CUTS * slots if slots > 1 else _CUTS_ALONE
-    found = _blocks(shape, position_rows, rows, cut, room or Room())
+    found = _blocks(shape, position_rows, rows, _CUTS * slots, room or Room())
     blocks = sorted(found, key=lambda each: (-each[0], each[1]))
     whole = left = sum(work for work, *_ in blocks)
     shares = slots * (_SHARES_OF_GPUS if on_gpus else _SHARES)

@@ -14,19 +14,21 @@ depends on the order of all rows, so that the choice does not either.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Partition, Segment
 from daskxml.data.order import mix_bits
-from daskxml.data.rows import concatenate, from_scipy, take_rows, to_scipy
-from daskxml.kernels import Kernels, get_kernels
+from daskxml.data.rows import concatenate, from_scipy, label_counts, take_rows, to_scipy
+from daskxml.kernels import get_kernels
 from daskxml.metrics import metric_sums
 from daskxml.models.trees.clustering import Block, call, find_label_vectors, order_of_tree
 from daskxml.models.trees.forest import Forest, assemble_tree
-from daskxml.models.trees.nodes import TreeRows, fit_blocks, whole_nodes
+from daskxml.models.trees.nodes import TreeRows, fit_blocks, plan_pieces, whole_nodes
 from daskxml.models.trees.spec import AUTO, TreeShape, TreeSpec
 
 COSTS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
@@ -41,12 +43,12 @@ _NOISE = 0.0015  # of the mean precision: a gain of less is none
 
 def prepare_trees(
     parts: Sequence[Any], counts: Any, spec: TreeSpec, seed: int,
-    blocks: Sequence[Block] | None = None, submit: Callable[..., Any] = call,
+    blocks: Sequence[Block] | None = None, submit: Callable[..., Any] = call, threads: int = 1,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Return the description with the cost chosen if it was open, and the labels' vectors.
 
     The parameters are those of `find_label_vectors`; ``counts`` is ``(labels,)``: rows with each
-    label. Blocks are whole partitions by default.
+    label; ``threads`` choose. Blocks are whole partitions by default.
     """
     blocks = [(part, 0, part.rows) for part in parts] if blocks is None else blocks
     vectors = find_label_vectors(blocks, spec, seed, submit)
@@ -57,7 +59,7 @@ def prepare_trees(
     samples = [
         submit(f"sample-{number}", sample_rows, part, labels) for number, part in enumerate(parts)
     ]
-    return submit("fit", choose_cost, samples, spec, seed), vectors
+    return submit("fit", choose_cost, samples, spec, seed, threads), vectors
 
 
 def sample_labels(order: Array, counts: Array, spec: TreeSpec) -> Array:
@@ -117,7 +119,9 @@ def _entry_sums(matrix: Csr) -> Array:
     return np.asarray(np.diff(ends[matrix.indptr]))
 
 
-def choose_cost(samples: Sequence[Partition], spec: TreeSpec, seed: int) -> TreeSpec:
+def choose_cost(
+    samples: Sequence[Partition], spec: TreeSpec, seed: int, threads: int = 1
+) -> TreeSpec:
     """Return the description with a cost; ``samples`` are of `sample_rows`, in any order."""
     part = first_rows(concatenate(samples))
     candidates = [replace(spec, cost=cost) for cost in COSTS]
@@ -127,12 +131,13 @@ def choose_cost(samples: Sequence[Partition], spec: TreeSpec, seed: int) -> Tree
     turns = min(_HELD_OUT, max(1, _FEW // part.rows))
     held_out = [rows[part.rows - size * (turn + 1) :][:size] for turn in range(turns)]
     folds = [(take_rows(part, np.delete(rows, out)), take_rows(part, out)) for out in held_out]
-    kernels = get_kernels("cpu", 1)
+    with ThreadPoolExecutor(threads) as pool:
+        found = partial(_precision, pool, threads)
 
-    def score(candidate: TreeSpec) -> float:
-        return float(np.mean([_precision(kernels, candidate, *fold, seed) for fold in folds]))
+        def score(candidate: TreeSpec) -> float:
+            return float(np.mean([found(candidate, *fold, seed) for fold in folds]))
 
-    return climb(candidates, first, score)
+        return climb(candidates, first, score)
 
 
 def climb(
@@ -161,14 +166,19 @@ def climb(
 
 
 def _precision(
-    kernels: Kernels, spec: TreeSpec, train: Partition, held_out: Partition, seed: int
+    pool: Executor, threads: int, spec: TreeSpec, train: Partition, held_out: Partition, seed: int
 ) -> float:
     """Fit a tree to rows and return the mean of P@1, P@3 and P@5 on others."""
-    spec = replace(spec, labels=train.labels.columns)
+    kernels, labels = get_kernels("cpu", threads), train.labels
+    spec = replace(spec, labels=labels.columns)
     shape, order = TreeShape.of(spec), np.arange(spec.labels, dtype=np.int32)
     rows = TreeRows(kernels, train, order, spec.power_of(0))
     plan = whole_nodes(shape)
-    blocks = list(zip(plan, fit_blocks(rows, spec, shape, plan, seed, 0), strict=True))
+    if threads > 1:
+        pieces = plan_pieces(shape, label_counts(labels, spec.labels), train.rows, threads)
+        plan = [block for piece in pieces for block in piece.blocks]
+    fitted = pool.map(lambda block: fit_blocks(rows, spec, shape, [block], seed, 0)[0], plan)
+    blocks = list(zip(plan, fitted, strict=True))
     arrays = {f"tree0.{n}": a for n, a in assemble_tree(order, blocks).items()}
     ids, _ = Forest(spec, arrays, kernels).top_k(
         [Segment(held_out, np.arange(held_out.rows))], min(_KS[-1], spec.labels)

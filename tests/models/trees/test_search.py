@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import ConfigError
 from daskxml.data.rows import concatenate, from_scipy, slice_rows, take_rows, to_scipy, unit_rows
-from daskxml.kernels import get_kernels
 from daskxml.models.trees.search import (
     COSTS,
     FIRST,
@@ -103,17 +103,19 @@ def test_so_few_rows_get_the_middle_choice(rows: int) -> None:
 def test_each_third_of_few_rows_is_held_out(seed: int) -> None:
     """The choice is the best one on all of them, where going on from the middle finds it."""
     part = first_rows(some_part(seed))
-    thirds, kernels = np.array_split(np.arange(198) + 2, 3), get_kernels("cpu", 1)
+    thirds, pool = np.array_split(np.arange(198) + 2, 3), ThreadPoolExecutor(1)
     folds = [
         (take_rows(part, np.setdiff1d(np.arange(200), third)), take_rows(part, third))
         for third in thirds
     ]
 
     def score(spec: TreeSpec) -> float:
-        return sum(_precision(kernels, spec, *fold, 0) for fold in folds) / 3
+        return sum(_precision(pool, 1, spec, *fold, 0) for fold in folds) / 3
 
     line = [replace(SPEC, cost=cost) for cost in COSTS]
-    assert choose_cost([part], SPEC, 0) == climb(line, FIRST + 1, score)
+    best = climb(line, FIRST + 1, score)
+    assert choose_cost([part], SPEC, 0) == best
+    assert choose_cost([part], SPEC, 0, threads=3) == best
 
 
 def test_a_sample_is_of_whole_parents_and_all_their_rows() -> None:
