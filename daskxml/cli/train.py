@@ -237,23 +237,26 @@ def runs_table(records: Iterable[RunRecord]) -> Table:
     >>> record = RunRecord(run="a1", name="", strategy="elastic", state="training",
     ...                    is_over=False, is_detached=True, begun_at_s=0.0)
     >>> table = runs_table([record])
-    >>> [str(list(column.cells)[0]) for column in table.columns][2:4], table.row_count
-    (['elastic', 'training'], 1)
+    >>> [str(list(column.cells)[0]) for column in table.columns][:3], table.row_count
+    (['a1', 'elastic', 'training'], 1)
     """
     table = Table(box=None, pad_edge=False)
     table.add_column("run", no_wrap=True)
-    for header in ("name", "strategy", "state", "begun"):
+    for header in ("name", "state"):
         table.add_column(header, overflow="fold")
+    table.add_column("begun", no_wrap=True)
     for header in ("mega-\nbatches", "P@1"):
         table.add_column(header, justify="right", no_wrap=True)
     table.add_column("directory", overflow="fold")  # never cut: users copy it
     for record in records:
-        begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(record.begun_at_s))
+        begun, today = time.localtime(record.begun_at_s), time.localtime()
+        is_today = (begun.tm_year, begun.tm_yday) == (today.tm_year, today.tm_yday)
         precision = f"{record.metrics['P@1']:.4f}" if "P@1" in record.metrics else ""
         state = FAILED if record.state.startswith(FAILED) else record.state
         state += "" if record.is_detached else " (attached)"
         cells = (
-            record.run, record.name, record.strategy, state, begun, f"{record.megabatches:,}",
+            record.run, record.name or record.strategy, state,
+            time.strftime("%H:%M" if is_today else "%Y-%m-%d", begun), f"{record.megabatches:,}",
             precision, record.out,
         )  # fmt: skip
         table.add_row(*(Text(printable(cell)) for cell in cells))  # somebody else may have named it
