@@ -228,10 +228,11 @@ def plan_tree(
         fitter.shape, counts[order], settings.rows, slots, on_gpus=on_gpus, room=fitter.room(part)
     )
     needed = threads * max(piece.nbytes for piece in pieces) / 2**20
+    at_once = f"{threads} piece{'s' * (threads > 1)} at a time {needed:,.0f} MiB"
     return TreePlan(order, pieces, (
         f"nodes are fitted by {spec.passes} passes of dual coordinate descent, C = {spec.cost:g}; "
-        f"each worker holds all rows, the trees, and for {threads} piece{'s' * (threads > 1)} at a time "
-        f"{needed:,.0f} MiB{', rows from disk' * is_on_disk(part.features)}"
+        f"each worker holds all rows, the trees, and for {at_once}"
+        f"{', rows from disk' * is_on_disk(part.features)}"
     ))  # fmt: skip
 
 
