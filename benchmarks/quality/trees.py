@@ -217,7 +217,7 @@ def _write(file: str, results: dict[tuple[str, str], Found]) -> None:
 def draw(file: str, rows: list[Found]) -> None:
     """Draw P@1, P@3 and P@5 of each tool against the processor seconds of its training."""
     names = list(dict.fromkeys(row["data"] for row in rows))
-    figure = Figure((2.4 * len(names), 6.0), layout="constrained")
+    figure = Figure((max(7.2, 2.4 * len(names)), 6.5), layout="constrained")
     panels = figure.subplots(len(KS), len(names), sharex="col", squeeze=False)
     for (k, line), (column, name) in itertools.product(enumerate(KS), enumerate(names)):
         panel = panels[k, column]
@@ -232,7 +232,7 @@ def draw(file: str, rows: list[Found]) -> None:
         panel.xaxis.set(major_locator=LogLocator(subs=(1, 2, 5)), major_formatter="{x:g}")
         panel.xaxis.set(minor_locator=NullLocator())
     figure.supxlabel("processor seconds of training, one thread")
-    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=7)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
     figure.savefig(RESULTS / f"{file}.png", dpi=110)
 
 
