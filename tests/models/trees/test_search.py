@@ -94,6 +94,17 @@ def test_what_is_given_stays() -> None:
     assert prepare_trees([some_part(1)], counts_of(some_part(1)), spec, 0)[0] is spec
 
 
+@pytest.mark.parametrize(("kept", "passes"), [(0.5, 3 * SPEC.passes), (0.01, SPEC.passes)])
+def test_dense_rows_of_unlike_features_get_more_passes(kept: float, passes: int) -> None:
+    """Not sparse ones, which settle in a few."""
+    rng = np.random.default_rng(0)
+    labels = rng.random((900, 30)) < 0.1
+    mixed = labels @ rng.standard_normal((30, 300)) + 0.3 * rng.standard_normal((900, 300))
+    scaled = mixed * (rng.random((900, 300)) < kept) * 10.0 ** rng.uniform(-2, 2, 300)
+    part = Partition(unit_rows(from_scipy(scaled)), from_scipy(labels, ones=True))
+    assert choose_cost([part], replace(SPEC, features=300), 0).passes == passes
+
+
 @pytest.mark.parametrize("rows", [0, 1, 2])
 def test_so_few_rows_get_the_middle_choice(rows: int) -> None:
     assert choose_cost([slice_rows(some_part(1), 0, rows)], SPEC, 0).cost == COSTS[FIRST + 1]
@@ -103,6 +114,7 @@ def test_so_few_rows_get_the_middle_choice(rows: int) -> None:
 def test_each_third_of_few_rows_is_held_out(seed: int) -> None:
     """The choice is the best one on all of them, where going on from the middle finds it."""
     part = first_rows(some_part(seed))
+    part = replace(part, features=replace(part.features, columns=400))  # not dense
     thirds, pool = np.array_split(np.arange(198) + 2, 3), ThreadPoolExecutor(1)
     folds = [
         (take_rows(part, np.setdiff1d(np.arange(200), third)), take_rows(part, third))
@@ -112,10 +124,10 @@ def test_each_third_of_few_rows_is_held_out(seed: int) -> None:
     def score(spec: TreeSpec) -> float:
         return sum(_precision(pool, 1, spec, *fold, 0) for fold in folds) / 3
 
-    line = [replace(SPEC, cost=cost) for cost in COSTS]
-    best = climb(line, FIRST + 1, score)
-    assert choose_cost([part], SPEC, 0) == best
-    assert choose_cost([part], SPEC, 0, threads=3) == best
+    spec = replace(SPEC, features=400)
+    best = climb([replace(spec, cost=cost) for cost in COSTS], FIRST + 1, score)
+    assert choose_cost([part], spec, 0) == best
+    assert choose_cost([part], spec, 0, threads=3) == best
 
 
 def test_a_sample_is_of_whole_parents_and_all_their_rows() -> None:
