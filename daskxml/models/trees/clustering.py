@@ -16,6 +16,7 @@ import numpy as np
 from daskxml.core.arrays import Array, Partition
 from daskxml.data.order import derive_key
 from daskxml.data.rows import slice_rows
+from daskxml.kernels.cpu.tree import feature_sums, label_sums
 from daskxml.models.trees.spec import TreeSpec, halved
 
 DIMENSIONS = 100
@@ -36,27 +37,11 @@ def random_projection(features: int, seed: int) -> Array:
     return generator.standard_normal((features, DIMENSIONS), dtype=np.float32)
 
 
-def label_sums(part: Partition, projection: Array) -> Array:
-    """Sum the projected rows of every label; see `daskxml.kernels.cpu.tree.label_sums`."""
-    from daskxml.kernels.cpu import tree  # imports Numba
-
-    return tree.label_sums(part, projection)
-
-
-def feature_sums(part: Partition, vectors: Array) -> Array:
-    """Sum the vectors of the labels of every feature's rows: a step of the power method.
-
-    It goes towards the directions in which labels differ most.
-    """
-    from daskxml.kernels.cpu import tree  # imports Numba
-
-    return tree.feature_sums(part, vectors)
-
-
 def projection_of(sums: Array) -> Array:
     """Return orthonormal directions ``(features, dimensions)`` float32 of `feature_sums`.
 
-    They are found from the sums' products with each other, a twentieth of the work of a QR
+    A step of the power method, towards the directions in which labels differ most. They are found
+    from the sums' products with each other, a twentieth of the work of a QR
     decomposition; directions with less than 1e-12 of the largest variance are left out.
 
     Examples
