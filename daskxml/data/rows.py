@@ -125,15 +125,16 @@ def scale_rows(indptr, data):  # type: ignore[no-untyped-def]
 
 
 def take_csr(csr: Csr, rows: Array) -> Csr:
-    """Copy chosen rows of a matrix, in the order given; see `take_rows`."""
+    """Copy chosen rows of a matrix, in the order given, in a file where it is in one."""
     sizes = csr.indptr[rows + 1] - csr.indptr[rows]
     indptr = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(sizes, out=indptr[1:])
-    indices = np.empty(int(indptr[-1]), np.int32)
+    count, in_file = int(indptr[-1]), is_on_disk(csr)
+    indices = empty_array(count, np.int32, in_file=in_file)
     copy_rows(csr.indptr, csr.indices, rows, indptr, indices)
     if csr.data is None:
         return Csr(indptr, indices, None, csr.columns)
-    data = np.empty(int(indptr[-1]), np.float32)
+    data = empty_array(count, np.float32, in_file=in_file)
     copy_rows(csr.indptr, csr.data, rows, indptr, data)
     return Csr(indptr, indices, data, csr.columns)
 
@@ -199,13 +200,16 @@ def slice_rows(partition: Partition, start: int, stop: int) -> Partition:
 
 
 def concatenate_csr(parts: Sequence[Csr]) -> Csr:
-    """Stack matrices vertically; see `concatenate`."""
+    """Stack matrices vertically, in a file where one of them is in one; see `concatenate`."""
     sizes = np.concatenate([np.diff(part.indptr) for part in parts])
     indptr = np.zeros(sizes.size + 1, np.int64)
     np.cumsum(sizes, out=indptr[1:])
-    values = [part.data for part in parts if part.data is not None]
-    data = np.concatenate(values) if len(values) == len(parts) else None
-    indices = np.concatenate([part.indices for part in parts])
+    count, in_file = int(indptr[-1]), any(map(is_on_disk, parts))
+    indices = empty_array(count, np.int32, in_file=in_file)
+    np.concatenate([part.indices for part in parts], out=indices)
+    values, data = [part.data for part in parts if part.data is not None], None
+    if len(values) == len(parts):
+        data = np.concatenate(values, out=empty_array(count, np.float32, in_file=in_file))
     return Csr(indptr, indices, data, max(part.columns for part in parts))
 
 

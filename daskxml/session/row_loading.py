@@ -40,7 +40,7 @@ from daskxml.data.reading import (
     split_block,
     weights_of,
 )
-from daskxml.data.rows import label_counts, on_disk
+from daskxml.data.rows import is_on_disk, label_counts, on_disk
 from daskxml.data.settings import DataSection
 from daskxml.data.side_files import row_weights
 from daskxml.session.setup import (
@@ -92,7 +92,8 @@ class TasksHere:
         if not isinstance(result, Partition):
             return result
         self._left_bytes -= result.nbytes
-        return result if self._left_bytes >= 0 else on_disk(result)
+        is_kept = self._left_bytes >= 0 or is_on_disk(result.features)
+        return result if is_kept else on_disk(result)
 
     async def wait(self, futures: Sequence[Any]) -> None:
         """Do nothing: all are computed."""

@@ -12,7 +12,7 @@ import pytest
 
 from daskxml.config import load_run_config
 from daskxml.core.errors import TrainingError
-from daskxml.data.rows import empty_array, is_on_disk, to_scipy
+from daskxml.data.rows import concatenate, empty_array, is_on_disk, take_rows, to_scipy
 from daskxml.session.row_loading import GivenRows, TasksHere, load_partitions, run_here
 
 # Many short rows in one node, so that its dual variables take most of the memory.
@@ -91,5 +91,7 @@ def test_rows_beyond_a_quarter_of_the_memory_are_read_from_disk(data, validation
     parts = (each.train.futures + each.test.futures for each in loaded)
     for here, there in zip(*parts, strict=True):
         assert (is_on_disk(here.features), is_on_disk(there.features)) == (False, True)
+        assert is_on_disk(take_rows(there, np.arange(3)).labels)
+        assert is_on_disk(concatenate([here, there]).features)
         assert (to_scipy(here.features) != to_scipy(there.features)).nnz == 0
         assert (to_scipy(here.labels) != to_scipy(there.labels)).nnz == 0
