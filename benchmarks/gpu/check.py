@@ -1,4 +1,4 @@
-"""How fast are a GPU's steps beside PyTorch's, and does a run learn what a CPU's does?
+"""How fast are a GPU's steps beside PyTorch's, and does a replica learn what a CPU's does?
 
     python benchmarks/gpu/check.py
 
@@ -20,7 +20,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -83,38 +83,6 @@ def compare_curves(ours: list[float], cpu: list[float], goal: float) -> dict[str
             "ok": bool(gap < 0.02 and ours[-1] < goal)}  # fmt: skip
 
 
-def simulated_run(device: str, epochs: int, seed: int = 0) -> list[float]:
-    """The loss of every mega-batch of a run of the single-process executor.
-
-    Raises
-    ------
-    ImportError
-        If what that needs is not installed.
-    """
-    from daskxml.api.in_process import simulate
-
-    part = planted_rows(seed, RUN_ROWS, 600, 200)
-    values = {
-        "run": {"seed": seed}, "model": {"hidden": [32]}, "cluster": {"device": device},
-        "strategy": {"name": "adaptive-sgd", "batch_max": 64, "megabatch_batches": 4, "lr": 2.0},
-        "training": {"epochs": epochs}, "checkpoint": {"every": 0},
-    }  # fmt: skip
-    run = simulate(values, speeds=[1.0, 0.5], train=_InMemory(part))
-    return [row["loss"] for row in run.history]
-
-
-class _InMemory:
-    """Rows that are there already."""
-
-    sample_weight = None
-
-    def __init__(self, part: Any) -> None:
-        self._part = part
-
-    def partitions(self) -> list[Any]:
-        return [self._part]
-
-
 Rows = list[dict[str, Any]]
 
 
@@ -128,8 +96,8 @@ class Work:
         Shape, rows of a batch and optimizer of the steps that are timed.
     round_s
         Least seconds of each of three rounds of steps.
-    runs, run_goal
-        Optimizer, loss and goal of the curves; the goal of the single-process executor's.
+    runs
+        Optimizer, loss and goal of the curves.
     epochs, curve
         Of every curve; sizes of its rows.
     left_s
@@ -144,7 +112,6 @@ class Work:
     )  # fmt: skip
     round_s: float = 0.3
     runs: tuple[tuple[str, str, float], ...] = RUNS
-    run_goal: float = 0.1
     epochs: int = 6
     curve: dict[str, int] = field(default_factory=dict)
     left_s: float = LEFT_S
@@ -175,7 +142,7 @@ def part_b(
 
 
 def part_c(kernels: Any, work: Work) -> Rows:
-    """Curves of a replica on the device and on a CPU, and of a run where that is installed."""
+    """Curves of a replica on the device and on a CPU."""
     rows: Rows = []
     for optimizer, loss, goal in work.runs:
         ours, cpu = (
@@ -183,21 +150,7 @@ def part_c(kernels: Any, work: Work) -> Rows:
             for each in (kernels, cpu_kernels())
         )
         rows.append({"run": f"one replica, {optimizer}, {loss}", **compare_curves(ours, cpu, goal)})
-    try:
-        ours, cpu = (simulated_run(device, work.epochs) for device in ("cuda", "cpu"))
-        rows.append({"run": "single-process executor", **compare_curves(ours, cpu, work.run_goal)})
-    except ImportError as error:
-        rows.append({"run": f"single-process executor: left out ({error})"})
     return rows
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--parts", default="cb", help="which of b and c, in this order")
-    parser.add_argument("--steps", type=int, nargs="+", help="which of part b's cases, from 0")
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the operands")
-    parser.add_argument("--out", type=Path, default=HERE.parent / "results" / "gpu_check.json")
-    return parser.parse_args()
 
 
 def run_parts(gpu: Any, work: Work, parts: str, seed: int) -> Iterator[dict[str, Any]]:
@@ -247,7 +200,11 @@ def status_of(found: dict[str, Any]) -> int:
 
 
 def main() -> int:
-    asked = arguments()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--parts", default="cb", help="which of b and c, in this order")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the operands")
+    parser.add_argument("--out", type=Path, default=HERE.parent / "results" / "gpu_check.json")
+    asked = parser.parse_args()
     try:
         get_kernels("cuda", 1).close()
     except ConfigError as error:
@@ -255,10 +212,7 @@ def main() -> int:
         return 2
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     status = 0
-    work = Work()
-    if asked.steps is not None:
-        work = replace(work, steps=tuple(work.steps[number] for number in asked.steps))
-    for found in run_parts(Gpu(), work, asked.parts, asked.seed):
+    for found in run_parts(Gpu(), Work(), asked.parts, asked.seed):
         asked.out.write_text(json.dumps(found, indent=2) + "\n")
         status = status_of(found)
     return status

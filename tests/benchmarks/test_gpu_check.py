@@ -74,7 +74,6 @@ def test_all_of_it_goes_through(monkeypatch, capsys):
         steps=((SMALL, 8, "sgd"),),
         round_s=0.001,
         runs=(("sgd", "softmax", 3.25), ("adam", "softmax", 3.3)),
-        run_goal=5.3,
         epochs=2,
         curve={"rows": 256, "features": 100, "labels": 30},
     )
@@ -82,7 +81,7 @@ def test_all_of_it_goes_through(monkeypatch, capsys):
     (*_, found) = check.run_parts(HostGpu(torch), work, "bc", 3)
     json.dumps(found)
     assert check.status_of(found) == 0, found
-    assert len(found["training"]) == 3
+    assert len(found["training"]) == 2
     assert all(row["ok"] for row in found["training"])
     steps = found["steps"]
     assert [row for row in steps if "failed" in row] == []
@@ -143,10 +142,10 @@ def test_it_loads_without_numba_and_dask():
         "from daskxml.kernels.cuda import kernels as cuda_kernels\n"
         "sizes = {'rows': 64, 'features': 20, 'labels': 5}\n"
         "rows = check.part_c(check.cpu_kernels(), check.Work(epochs=1, curve=sizes))\n"
-        "print(check.cpu_kernels().name, 'left out' in rows[-1]['run'])\n"
+        "print(check.cpu_kernels().name, len(rows))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["naive", "True"]
+    assert done.stdout.split() == ["naive", "3"]
 
 
 @pytest.mark.skipif(not NO_GPU, reason="there is a GPU")
