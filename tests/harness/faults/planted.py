@@ -152,8 +152,8 @@ PLANTS = (
           "self._checkpoint() if lost == self._writer else []", "[]"),
     Plant("a stopped run waits for a lost worker's rows", "session.session:Session._worker_lost",
           "self.inform(protocol.Drain())", "pass", matters="rows and not self.state.is_draining"),
-    Plant("a resumed run publishes its history again", "session.session:Session._restore",
-          "self.closed_rows = len(self.history)", "self.closed_rows = 0"),
+    Plant("a resumed run publishes its history again", "session.run_loop:RunLoop.__init__",
+          "self.published = session.generation", "self.published = 0"),
     Plant("a loss in a merge leaves the stage", "session.session:Session._worker_lost",
           'self.stage = "train"', "pass"),
     # --------------------------------------------------------------- what the driver does
