@@ -44,6 +44,8 @@ CONNECT_S = "10s"
 NEED_CERTIFICATES = ("tls", "wss")
 SILENT = 50  # log level: nothing from Dask
 DASHBOARD_PORT = 8787
+# What Dask measures of workers for its dashboard alone: their threads, and delays of their loops.
+UNSEEN = {"worker": {"profile": {"enabled": False}}, "admin": {"tick": {"interval": "1s"}}}
 _PROCESS_BYTES = 1 << 30  # of addresses: a process maps most of them before it has any rows
 # Ctrl-C at a terminal is sent to the workers too: they ignore it, and the run ends at a merge.
 IGNORE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
@@ -461,7 +463,7 @@ def local_workers(
     gpus
         Number of workers on GPUs, which are not included.
     dashboard
-        Whether Dask's profile of their threads can be seen; taking it holds up short merges.
+        Whether there is a page for what Dask measures of them, which holds up short merges.
 
     Examples
     --------
@@ -478,7 +480,7 @@ def local_workers(
     count = section.workers - gpus if gpus else section.workers_on(cores)
     replicas: list[int | str] = [f"cpu-{i}" if gpus else i for i in range(max(0, count))]
     pools = [f"pool-{number}" for number in range(section.pools)]
-    unseen = {} if dashboard else {"worker": {"profile": {"enabled": False}}}
+    settings = dask.config.get("distributed")
     common = {
         "host": HOST,
         "protocol": protocol,
@@ -489,7 +491,7 @@ def local_workers(
         "preload": [IGNORE_INTERRUPTS, SILENCE_UCX],
         "env": {VISIBLE: ""},  # no GPU, so UCX must not look for one either, as dask-cuda has it do
         "config": {
-            "distributed": dask.config.merge(dask.config.get("distributed"), unseen),
+            "distributed": settings if dashboard else dask.config.merge(settings, UNSEEN),
             "distributed-ucxx": {"create-cuda-context": False},
         },
     }

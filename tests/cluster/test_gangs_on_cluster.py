@@ -75,7 +75,8 @@ def changes_of(events: list[Any]) -> list[str]:
 def test_every_strategy_accounts_for_every_row(
     client: Client, data: Data, values: Values, strategy: str, residency: str
 ) -> None:
-    values = named(values, strategy, data={"residency": residency})
+    all_wait = {} if strategy in JOINT else {"quorum": 1.0}
+    values = named(values, strategy, data={"residency": residency}, combine=all_wait)
     run, events = watched(client, data, values)
     assert [row["rows"] for row in run.history] == [384, 768, 1152, 1536]
     assert not [event for event in events if event["kind"] == "warning"]
