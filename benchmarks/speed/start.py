@@ -144,9 +144,10 @@ def main() -> None:
                 found[name].append(run(command, home))
         for name, turns in found.items():
             middle = {key: round(statistics.median(t[key] for t in turns), 3) for key in turns[0]}
-            rows.append({"step": f"{name}, warm", "data": data, **middle})
-    rows = [{**row, "data": row.get("data", ""), "P@1": row.get("P@1")} for row in rows]
-    write_result("first_minute", rows, repeats=options.repeats)
+            turns = {"data": data, "turns": options.repeats}
+            rows.append({"step": f"{name}, warm", **turns, **middle})
+    empty = {"data": "", "turns": 1, "P@1": None}
+    write_result("first_minute", [{**empty, **row} for row in rows])
     shutil.rmtree(home)
 
 
@@ -158,7 +159,8 @@ def commands(
     parts = [Path(f"{stem}.{part}.txt.gz") for part in ("train", "test")]
     train = [str(bin_folder / "daskxml"), "train"]
     rows = [str(parts[0]), "--test", str(parts[1]), "--out", str(home / "run")]
-    found = {f"daskxml train {name}": [*train, name, *rows] for name in ("tree", "best", "network")}
+    names = ["tree", "best"] + ["network"] * (data == options.sets[0])
+    found = {f"daskxml train {name}": [*train, name, *rows] for name in names}
     plain = [home / path.stem for path in parts]
     for path, text in zip(parts, plain, strict=True):
         text.write_bytes(gzip.decompress(path.read_bytes()))
