@@ -144,10 +144,8 @@ def main() -> None:
                 found[name].append(run(command, home))
         for name, turns in found.items():
             middle = {key: round(statistics.median(t[key] for t in turns), 3) for key in turns[0]}
-            turns = {"data": data, "turns": options.repeats}
-            rows.append({"step": f"{name}, warm", **turns, **middle})
-    empty = {"data": "", "turns": 1, "P@1": None}
-    write_result("first_minute", [{**empty, **row} for row in rows])
+            rows.append({"step": f"{name}, warm", "data": data, "turns": options.repeats, **middle})
+    write_result("first_minute", [{"data": "", "turns": 1, "P@1": None, **row} for row in rows])
     shutil.rmtree(home)
 
 
