@@ -123,6 +123,7 @@ class RunDriver:
         self._told_compiling = False
         self._stop_reason = ""
         self._published = 0  # mega-batches in the event log
+        self._attempt = 0
         self._present: dict[str, WorkerInfo] = {}  # by address: all workers of the cluster
         self._arrived = asyncio.Event()
         # Seconds since a worker was heard of last, by its address; the scheduler knows it.
@@ -471,6 +472,7 @@ class RunDriver:
         if self._published > session.generation:
             self.event_log.event("rewound", megabatch=session.generation)
         self._published = session.generation
+        self._attempt = session.attempt = max(session.attempt, self._attempt + 1)
         return session
 
     def _warn(self, text: str) -> None:

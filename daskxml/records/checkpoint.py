@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,7 +55,7 @@ def write_checkpoint(
         If it cannot be written; older ones are unchanged.
     """
     folder = make_folder(Path(run_dir) / FOLDER)
-    _drop_later(run_dir, megabatch)
+    _drop_later(run_dir, megabatch, json.loads(session).get("attempt", 0))
     path = folder / f"{megabatch:06d}.safetensors"
     write_tensors(path, models, {"format": FORMAT_VERSION, "session": session})
     _prune(run_dir, keep)
@@ -132,18 +133,28 @@ def _prune(run_dir: str | Path, keep: int) -> None:
             shutil.rmtree(local, ignore_errors=True)
 
 
-def _drop_later(run_dir: str | Path, megabatch: int) -> None:
-    """Remove checkpoints of later mega-batches: the run has gone back before them.
+def _drop_later(run_dir: str | Path, megabatch: int, attempt: float = math.inf) -> None:
+    """Remove later checkpoints of attempts before this one: the run has gone back before them.
 
-    They would be newer than those of the history that it has now, and be resumed from.
+    They would be newer than those of the history that it has now, and be resumed from. Those of
+    this attempt stay: whoever writes may have been frozen while others went on.
     """
     found = (path for path in checkpoints(run_dir) if path.stem.isdigit())
-    later = [path for path in found if int(path.stem) > megabatch]
+    later = [path for path in found if int(path.stem) > megabatch and _attempt(path) < attempt]
     for path in later:
         with contextlib.suppress(OSError):
             path.unlink()
     if later:
         flush(Path(run_dir) / FOLDER)
+
+
+def _attempt(path: Path) -> int:
+    """Return which attempt of its run wrote a checkpoint; -1 if that cannot be read."""
+    try:
+        _, metadata = read_tensors(path, verify=False, writable=False)
+        return int(parse_session(metadata).get("attempt", 0))
+    except (ModelError, KeyError, ValueError):
+        return -1
 
 
 def write_local(run_dir: str | Path, megabatch: int, number: int, state: dict[str, Array]) -> None:

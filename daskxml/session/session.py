@@ -103,6 +103,7 @@ class Session:
         self.stage, self.stop_reason = "idle", ""
         self.best = 0  # the mega-batch whose model the workers keep
         self.closed_rows = 0  # rows of the history that will not change any more
+        self.attempt = 1  # grows whenever the run goes back to a checkpoint
         self._evaluations = itertools.count(1)
         self._writer, self._strategy_name = "", (settings or {}).get("name", "")
         self._wall_before_s = self._started_s = self._spent_s = 0.0
@@ -158,6 +159,7 @@ class Session:
         return {
             "strategy": self.strategy.plain(self.state),
             "strategy_name": self._strategy_name,
+            "attempt": self.attempt,
             "ledger": self.ledger.plain(),
             "history": [*closed, *copy.deepcopy(self.history[self.closed_rows :])],
             "trace": list(self._trace),
@@ -176,7 +178,7 @@ class Session:
                 "the checkpoint to resume from the one before"
             ) from error
         self.history, self.best = list(stored["history"]), stored.get("best", 0)
-        self.closed_rows = len(self.history)
+        self.closed_rows, self.attempt = len(self.history), stored.get("attempt", 0) + 1
         self._wall_before_s = self.history[-1]["wall_s"] if self.history else 0.0
         self._spent_s = spent_s(self.history)
         self._trace = list(stored.get("trace", []))  # older checkpoints have none

@@ -360,6 +360,15 @@ FROZEN_IN_A_CHECKPOINT = by_quorum(
 )  # fmt: skip
 
 
+# Frozen while it writes a checkpoint that another writes as well, and those after it.
+FROZEN_BEFORE_A_CHECKPOINT = by_quorum(
+    1101214, "static", 4, 1, 1,
+    fault("freeze", "store_checkpoint", at=89, lasts_s=8.20109992821218),
+    replace(fault("stop", "message", at=142, returns_s=5.0), same_address=False),
+    transport="tcp", follows=True, grace=0.01,
+)  # fmt: skip
+
+
 FROZEN_IN_A_REBASE = by_quorum(
     1456, "elastic", 4, 1, 1,
     frozen("copy_model", 3.02), fault("freeze", "message", lasts_s=4.04),
@@ -525,6 +534,10 @@ def test_a_worker_that_is_alone_in_a_merge_is_waited_for() -> None:
         ("a model that a merge has overtaken is taken for the newest", OVERTAKEN),
         ("a late worker's change is dropped", FROZEN_IN_AN_EVALUATION),
         ("a worker that was given up keeps its change", FROZEN_IN_A_CHECKPOINT),
+        (
+            "a writer that was frozen removes the checkpoints of others",
+            FROZEN_BEFORE_A_CHECKPOINT,
+        ),
         ("a late worker's change counts twice", FROZEN_IN_A_REBASE),
         ("a late worker is rebased twice at once", ASKED_TWICE_TO_REBASE),
         ("a worker is admitted while it is rebased once more", GIVEN_UP_IN_A_REBASE),

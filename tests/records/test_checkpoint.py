@@ -68,9 +68,21 @@ def test_checkpoints_of_a_history_that_was_given_up_go(tmp_path):
     """A run that has gone back writes fewer mega-batches: it is resumed from those."""
     for megabatch in (2, 5, 6):
         write_checkpoint(tmp_path, megabatch, models(), TEXT, keep=3)
-    path = write_checkpoint(tmp_path, 3, models(9.0), TEXT, keep=3)
+    path = write_checkpoint(tmp_path, 3, models(9.0), attempt(2), keep=3)
     assert latest_checkpoint(tmp_path) == path
     assert [each.stem for each in checkpoints(tmp_path)] == ["000002", "000003"]
+
+
+def test_a_writer_that_was_frozen_leaves_the_checkpoints_of_others(tmp_path):
+    for megabatch in (2, 3):
+        write_checkpoint(tmp_path, megabatch, models(), attempt(2), keep=3)
+    for late in (1, 2):
+        write_checkpoint(tmp_path, 1, models(), attempt(late), keep=3)
+        assert [each.stem for each in checkpoints(tmp_path)] == ["000001", "000002", "000003"]
+
+
+def attempt(number):
+    return json.dumps(SESSION | {"history": [], "attempt": number})
 
 
 def test_no_checkpoint(tmp_path):

@@ -314,6 +314,8 @@ PLANTS = (
           matters="self._refused"),
     Plant("checkpoints of a history that was given up stay", "records.checkpoint:_drop_later",
           "> megabatch", "> megabatch + 9999"),
+    Plant("a writer that was frozen removes the checkpoints of others",
+          "records.checkpoint:_drop_later", "and _attempt(path) < attempt", ""),
     Plant("who attaches gets the rows that the run's user has written",
           "api.runs:RunFollower._begin", "self.history = _with_lists(history)", "pass"),
     Plant("a user who has launched a run writes beside the worker",
