@@ -73,9 +73,11 @@ def store_tree(
     """
     metadata = {"format": FORMAT_VERSION, "row": json.dumps(row)}
     try:
-        folder = make_folder(Path(run_dir) / FOLDER)
+        path = make_folder(Path(run_dir) / FOLDER) / f"{tree + 1:06d}.safetensors"
+        if path.exists():
+            return ""  # another has written it, and maybe later ones, while this one was frozen
         _drop_later(run_dir, tree + 1)
-        write_tensors(folder / f"{tree + 1:06d}.safetensors", dict(arrays), metadata)
+        write_tensors(path, dict(arrays), metadata)
     except ModelError as error:
         return error.message
     return ""

@@ -15,6 +15,7 @@ from daskxml.records.checkpoint import (
     latest_checkpoint,
     read_checkpoint,
     read_local,
+    store_tree,
     write_checkpoint,
     write_local,
 )
@@ -79,6 +80,13 @@ def test_a_writer_that_was_frozen_leaves_the_checkpoints_of_others(tmp_path):
     for late in (1, 2):
         write_checkpoint(tmp_path, 1, models(), attempt(late), keep=3)
         assert [each.stem for each in checkpoints(tmp_path)] == ["000001", "000002", "000003"]
+
+
+def test_a_tree_that_another_has_written_stays_with_those_after_it(tmp_path):
+    arrays = {"order": np.arange(3, dtype=np.int32)}
+    for tree in (0, 1, 0):
+        assert not store_tree(tmp_path, tree, arrays, {"rows": 3})
+    assert [each.stem for each in checkpoints(tmp_path)] == ["000001", "000002"]
 
 
 def attempt(number):
