@@ -624,9 +624,17 @@ class Cluster:
                 self.loop.call_later(0.25, self._place, task)
         elif there is not None:  # after the messages to it that were sent before
             there.told_s = max(there.told_s, self.loop.now_s)
-            self.loop.call_at(there.told_s, there.submit, task, context=there.context)
+            context = task.scheduler.context  # that of a worker ends with it
+            self.loop.call_at(there.told_s, self._hand_over, task, there, context=context)
         else:
             self.waiting[task] = None
+
+    def _hand_over(self, task: Task, there: Worker) -> None:
+        """Give a task to a worker, or to another if that one was lost before it came."""
+        if self.workers.get(there.address) is there:
+            there.submit(task)
+        else:
+            self._place(task)
 
     def pick_task(self, queue: list[Task]) -> Task:
         """Return the task that a worker starts next: mostly by priority."""
