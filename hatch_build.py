@@ -46,7 +46,8 @@ class KernelsHook(BuildHookInterface):  # type: ignore[misc]
         kernels = [*copy.glob("daskxml/**/__pycache__/*.nb?")]
         for kernel in kernels:
             build_data["force_include"][str(kernel)] = str(kernel.relative_to(copy))
-        self.app.display_info(f"compiled kernels: {len(kernels)} files")
+        tell = self.app.display_info if kernels else self.app.display_warning
+        tell(f"compiled kernels: {len(kernels)} files")
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove the copy, when the wheel has been written."""

@@ -123,7 +123,7 @@ class RunDriver:
         self._told_compiling = False
         self._stop_reason = ""
         self._published = 0  # mega-batches in the event log
-        self._attempt = 0
+        self._attempt = 0  # of the last session: each has a higher one, see `Session.attempt`
         self._present: dict[str, WorkerInfo] = {}  # by address: all workers of the cluster
         self._arrived = asyncio.Event()
         # Seconds since a worker was heard of last, by its address; the scheduler knows it.

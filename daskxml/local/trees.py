@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-import os
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -18,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from daskxml.core.errors import ConfigError, ModelError
+from daskxml.core.hardware import usable_cores
 from daskxml.core.signals import defer_signals
 from daskxml.local.cost import Devices, jitter_factor, whole_ticks
 from daskxml.local.driver import Change
@@ -120,9 +120,10 @@ class Clocks(TaskPool):
         """Return what a task costs: a piece a product for each feature, child and pass."""
         settings, cost, speed = self._settings, self._cost, self._speeds.get(task.worker, 1.0)
         match task.what, task.args:
-            case "piece", (*_, tree, number):
+            case "piece", (*_, tree, piece):
                 products = task.work * self._nonzeros * settings.spec.passes
-                factor = jitter_factor(cost.jitter, settings.seed, task.worker, tree, number)
+                place = tree, *piece.blocks[0]
+                factor = jitter_factor(cost.jitter, settings.seed, task.worker, *place)
                 return products / _PRODUCTS_S / speed * factor
             case "eval", (*_, start, stop):
                 rows = stop - start
@@ -186,7 +187,7 @@ class LocalTreeRun(LocalRun):
     def _slot(self) -> Slot:
         cluster = self.config.cluster
         device = "cpu" if cluster.device == "auto" else cluster.device
-        threads = cluster.threads_on(len(os.sched_getaffinity(0)), 1)
+        threads = cluster.threads_on(usable_cores(), 1)
         return Slot(device, threads, cluster.memory_bytes)
 
     def _follow(self, run: TreeRun, pool: Threads | Clocks, steps: Steps) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,7 +54,7 @@ def write_checkpoint(
         If it cannot be written; older ones are unchanged.
     """
     folder = make_folder(Path(run_dir) / FOLDER)
-    _drop_later(run_dir, megabatch, json.loads(session).get("attempt", 0))
+    _drop_later(run_dir, megabatch, session)
     path = folder / f"{megabatch:06d}.safetensors"
     write_tensors(path, models, {"format": FORMAT_VERSION, "session": session})
     _prune(run_dir, keep)
@@ -135,14 +134,18 @@ def _prune(run_dir: str | Path, keep: int) -> None:
             shutil.rmtree(local, ignore_errors=True)
 
 
-def _drop_later(run_dir: str | Path, megabatch: int, attempt: float = math.inf) -> None:
-    """Remove later checkpoints of attempts before this one: the run has gone back before them.
+def _drop_later(run_dir: str | Path, megabatch: int, session: str | None = None) -> None:
+    """Remove later checkpoints of attempts before the session's: the run has gone back before them.
 
     They would be newer than those of the history that it has now, and be resumed from. Those of
-    this attempt stay: whoever writes may have been frozen while others went on.
+    this attempt stay: whoever writes may have been frozen while others went on. Without a session
+    all go.
     """
     found = (path for path in checkpoints(run_dir) if path.stem.isdigit())
-    later = [path for path in found if int(path.stem) > megabatch and _attempt(path) < attempt]
+    later = [path for path in found if int(path.stem) > megabatch]
+    if later and session is not None:
+        attempt = json.loads(session).get("attempt", 0)
+        later = [path for path in later if _attempt(path) < attempt]
     for path in later:
         with contextlib.suppress(OSError):
             path.unlink()
@@ -155,7 +158,7 @@ def _attempt(path: Path) -> int:
     try:
         _, metadata = read_tensors(path, verify=False, writable=False)
         return int(parse_session(metadata).get("attempt", 0))
-    except (ModelError, KeyError, ValueError):
+    except (ModelError, KeyError, TypeError, ValueError):
         return -1
 
 

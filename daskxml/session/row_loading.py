@@ -76,7 +76,8 @@ class TasksHere:
     Parameters
     ----------
     memory_bytes
-        Of the process; once partitions have taken a quarter of it, others are read from disk.
+        Of the process; once partitions, and the copies that loading makes of them, have taken a
+        quarter of it, others are read from disk.
     """
 
     def __init__(self, memory_bytes: float = math.inf) -> None:
@@ -84,7 +85,8 @@ class TasksHere:
 
     def submit(self, name: str, task: Callable[..., Any], *args: Any) -> Any:
         """Return what a task returns."""
-        return self._kept(task(*args))
+        result = task(*args)
+        return result if task is getitem else self._kept(result)  # else counted in its list
 
     def _kept(self, result: Any) -> Any:
         if isinstance(result, list):

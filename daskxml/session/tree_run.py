@@ -22,12 +22,12 @@ from daskxml.metrics import MetricSums
 from daskxml.models.trees.fitting import (
     FitSettings,
     fit_piece,
+    order_tree,
     plan_tree,
     put_together,
     rank_block,
     stored_row,
     stored_tree,
-    works_of,
 )
 from daskxml.session.commands import STOP
 from daskxml.session.history import worker_event
@@ -68,8 +68,8 @@ class _Tree:
     """A tree that is not closed."""
 
     number: int
+    order: Task
     plan: Task
-    works: Task
     pieces: list[Task] = field(default_factory=list)
     together: Task | None = None  # once it is planned
 
@@ -91,7 +91,7 @@ class _Tree:
 
     def tasks(self) -> list[Task]:
         rest = [] if self.together is None else [self.together]
-        return [self.plan, self.works, *self.pieces, *rest]
+        return [self.order, self.plan, *self.pieces, *rest]
 
 
 class TreeRun:
@@ -208,24 +208,23 @@ class TreeRun:
         number, pool = len(self.history) + len(self._open), self._pool
         slots, of_model = max(1, sum(pool.slots.values())), number + len(self._before)
         data = self._data
-        args = HERE, data.train, data.vectors, data.counts, of_model, slots, pool.on_gpus
-        plan = pool.submit("plan", plan_tree, *args)
-        works = pool.submit("works", works_of, plan, then=lambda _: self._submit_pieces(tree))
-        tree = _Tree(number, plan, works)
+        order = pool.submit("order", order_tree, self._settings, data.vectors, of_model)
+        args = HERE, data.train, data.counts, order, slots, pool.on_gpus
+        plan = pool.submit("plan", plan_tree, *args, then=lambda _: self._submit_pieces(tree))
+        tree = _Tree(number, order, plan)
         self._open.append(tree)
         return tree
 
     def _submit_pieces(self, tree: _Tree) -> None:
         pool = self._pool
-        number, (works, needs) = tree.number + len(self._before), tree.works.value
+        number, plan = tree.number + len(self._before), tree.plan.value
         if tree.number == self._first:
-            self._publish("memory", text=needs)
-        args = HERE, self._data.train, self._data.counts, tree.plan, number
+            self._publish("memory", text=plan.needs)
+        args = HERE, self._data.train, self._data.counts, tree.order, number
         tree.pieces = [
-            pool.submit(PIECE, fit_piece, *args, piece, work=work)
-            for piece, work in enumerate(works)
+            pool.submit(PIECE, fit_piece, *args, piece, work=piece.work) for piece in plan.pieces
         ]
-        tree.together = pool.submit("tree", put_together, tree.plan, tree.pieces)
+        tree.together = pool.submit("tree", put_together, tree.order, plan, tree.pieces)
 
     def _is_fitted(self, tree: _Tree) -> Generator[float, None, bool]:
         """Wait until a tree is put together; return False where the run ends before."""
@@ -248,7 +247,7 @@ class TreeRun:
         assert tree.together is not None
         row = self._row(tree, tree.together.end_s)
         self.trees.append(tree.together.result)
-        self._pool.drop([tree.plan, *tree.pieces])
+        self._pool.drop([tree.order, *tree.pieces])
         history = [*self.history, row]
         if reason := self.stop_reason or self.rules.reached(history, spent_s(history)):
             self.stop(reason)

@@ -162,7 +162,7 @@ def silent(when: str) -> Case:
 
 
 @pytest.mark.parametrize(
-    "when", ["plan_tree", "works_of", "fit_piece", "put_together", "rank_block", "store_tree"]
+    "when", ["order_tree", "plan_tree", "fit_piece", "put_together", "rank_block", "store_tree"]
 )
 def test_others_do_the_work_of_a_silent_worker(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     closed_s, published = [], TreeTruth._published

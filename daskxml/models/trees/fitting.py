@@ -87,22 +87,21 @@ class Slot:
     memory_bytes: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TreePlan:
-    """How a tree is fitted.
+    """How a tree is cut: a value for whoever submits the pieces, made once.
+
+    It depends on the memory that is free, so it may not be made again for pieces of another.
 
     Attributes
     ----------
-    order
-        ``(labels,)`` int32, the label at each position of the tree's leaves.
     pieces
         Of `daskxml.models.trees.nodes.plan_pieces`.
     needs
         What fitting takes, for the user.
     """
 
-    order: Array
-    pieces: list[Piece]
+    pieces: tuple[Piece, ...]
     needs: str
 
 
@@ -151,24 +150,23 @@ class TreeFitter:
         nbytes = _FOR_BLOCKS * (free - held) / self.slot.threads
         return Room(nbytes, x.columns, x.nonzeros / part.rows, copies=not is_on_disk(x))
 
-    def fit(self, part: Partition, counts: Array, plan: TreePlan, tree: int, number: int) -> Packed:
+    def fit(self, part: Partition, counts: Array, order: Array, tree: int, piece: Piece) -> Packed:
         """Return a fitted piece, packed.
 
         Parameters
         ----------
         part, counts
             The training rows, and how many of them have each label.
-        plan
-            The tree's.
-        tree, number
-            Of the piece.
+        order, tree
+            The tree's labels in the order of its leaves, ``(labels,)`` int32, and its number.
+        piece
+            Of its plan.
         """
         settings = self.settings
         with self._building:
-            rows = self._rows_of(part, counts, plan.order, tree)
+            rows = self._rows_of(part, counts, order, tree)
         with self._turn():
-            blocks = plan.pieces[number].blocks
-            fitted = fit_blocks(rows, settings.spec, self.shape, blocks, settings.seed, tree)
+            fitted = fit_blocks(rows, settings.spec, self.shape, piece.blocks, settings.seed, tree)
         return pack_blocks(fitted)
 
     def _rows_of(self, part: Partition, counts: Array, order: Array, tree: int) -> TreeRows:
@@ -211,34 +209,34 @@ class TreeFitter:
         return sums
 
 
-def plan_tree(
-    here: Callable[[], TreeFitter], part: Partition, vectors: Array, counts: Array, tree: int,
-    slots: int, on_gpus: bool,
-) -> TreePlan:  # fmt: skip
-    """Order the labels of a tree, and cut it into pieces for so many tasks at a time.
+def order_tree(settings: FitSettings, vectors: Array, tree: int) -> Array:
+    """Return ``(labels,)`` int32, the label at each position of the tree's leaves.
 
-    ``vectors`` are of `find_label_vectors`; other parameters are of `TreeFitter.fit`. Pieces fit
-    the memory of the process that plans.
+    ``vectors`` are of `find_label_vectors`.
+    """
+    return order_of_tree(vectors, settings.spec, settings.seed, tree)
+
+
+def plan_tree(
+    here: Callable[[], TreeFitter], part: Partition, counts: Array, order: Array, slots: int,
+    on_gpus: bool,
+) -> TreePlan:  # fmt: skip
+    """Cut a tree into pieces for so many tasks at a time, which fit the memory of this process.
+
+    Other parameters are of `TreeFitter.fit`.
     """
     fitter = here()
-    settings, threads = fitter.settings, fitter.slot.threads
-    spec = settings.spec
-    order = order_of_tree(vectors, spec, settings.seed, tree)
+    spec, threads, room = fitter.settings.spec, fitter.slot.threads, fitter.room(part)
     pieces = plan_pieces(
-        fitter.shape, counts[order], settings.rows, slots, on_gpus=on_gpus, room=fitter.room(part)
+        fitter.shape, counts[order], fitter.settings.rows, slots, on_gpus=on_gpus, room=room
     )
     needed = threads * max(piece.nbytes for piece in pieces) / 2**20
-    at_once = f"{threads} piece{'s' * (threads > 1)} at a time {needed:,.0f} MiB"
-    return TreePlan(order, pieces, (
+    at_once = f"{threads} pieces at a time" if threads > 1 else "a piece at a time"
+    return TreePlan(tuple(pieces), (
         f"nodes are fitted by {spec.passes} passes of dual coordinate descent, C = {spec.cost:g}; "
-        f"each worker holds all rows, the trees, and for {at_once}"
-        f"{', rows from disk' * is_on_disk(part.features)}"
+        f"each worker holds all rows, the trees, and {needed:,.0f} MiB for {at_once}"
+        f"{', with rows on disk' * is_on_disk(part.features)}"
     ))  # fmt: skip
-
-
-def works_of(plan: TreePlan) -> tuple[tuple[float, ...], str]:
-    """Return the work of each piece and what they need, which is all of a plan that travels."""
-    return tuple(piece.work for piece in plan.pieces), plan.needs
 
 
 def fit_piece(here: Callable[[], TreeFitter], *work: Any) -> Packed:
@@ -251,12 +249,12 @@ def rank_block(here: Callable[[], TreeFitter], *work: Any) -> MetricSums:
     return here().rank(*work)
 
 
-def put_together(plan: TreePlan, pieces: Sequence[Packed]) -> dict[str, Array]:
+def put_together(order: Array, plan: TreePlan, pieces: Sequence[Packed]) -> dict[str, Array]:
     """Return a tree's arrays, from all of its pieces in the order of the plan."""
     blocks: list[tuple[NodeBlock, FittedBlock]] = []
     for planned, packed in zip(plan.pieces, pieces, strict=True):
         blocks += zip(planned.blocks, unpack_blocks(packed), strict=True)
-    return assemble_tree(plan.order, blocks)
+    return assemble_tree(order, blocks)
 
 
 def stored_row(settings: FitSettings, stored: tuple[Tree, dict[str, Any]]) -> dict[str, Any]:

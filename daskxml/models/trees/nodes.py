@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,7 +93,8 @@ class Room(NamedTuple):
         return int(most)
 
 
-class Piece(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Piece:
     """Blocks that are fitted together.
 
     ``work`` is the products of a pass over their nodes' rows, up to a factor; ``nbytes`` what the

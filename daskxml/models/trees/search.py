@@ -35,12 +35,13 @@ from daskxml.models.trees.nodes import TreeRows, fit_blocks, plan_pieces, whole_
 from daskxml.models.trees.spec import AUTO, TreeShape, TreeSpec
 
 COSTS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-FIRST = 2  # of the costs; of few rows the next one, which ranks better than this
+FIRST = 2  # place of the cost that is tried first; where rows are few it is the next one
 _ENTRIES = 24_000  # labels of rows, at most about so many are looked at
 _ROWS = 24_000
 _HELD_OUT = 3  # one row of so many
-_FEW = 3000  # rows
-_DENSE, _MORE = 0.05, 3  # share of features that a row has: so many times the passes are tried, too
+_FEW = 3000  # fewer rows than this are few
+_DENSE = 0.05  # of the features; where rows have more of them on average they are dense
+_MORE = 3  # so many times the passes are tried as well for dense rows
 _KS = (1, 3, 5)
 _NOISE = 0.0015  # of the mean precision: a gain of less is none
 
