@@ -36,7 +36,6 @@ import functools
 import itertools
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -291,23 +290,7 @@ def by_workers(figure: Figure) -> None:
         draw(figure.name, rows, axes, line="workers", across="data")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Panel:
-    """What one row of panels varies.
-
-    Attributes
-    ----------
-    title
-        Above it.
-    jobs
-        For each set, label to job.
-    x
-        What is along the axis: a key of `points`.
-    """
-
-    title: str
-    jobs: Mapping[str, Mapping[str, Job]]
-    x: str = "time_s"
+Panels = dict[str, dict[str, dict[str, Job]]]  # by title, set and label
 
 
 def base_job(data: str, algorithm: str = "adaptive-sgd") -> Job:
@@ -315,23 +298,19 @@ def base_job(data: str, algorithm: str = "adaptive-sgd") -> Job:
     return Job(data=data, algorithm=algorithm, lr=chosen_lr(data, algorithm))
 
 
-def panels_of(figure: Figure) -> list[Panel]:
+def panels_of(figure: Figure) -> Panels:
     """Return the panels of a file.
 
     A variant's ``set`` are settings, ``of_b_max`` settings as shares of the largest batch; its
     label may name both, as ``{batch_initial}``.
     """
-    return [
-        Panel(
-            title=given["title"],
-            x=given.get("x", "time_s"),
-            jobs={
-                data: dict(_variant(data, given.get("set", {}), v) for v in given["variants"])
-                for data in figure.sets
-            },
-        )
+    return {
+        given["title"]: {
+            data: dict(_variant(data, given.get("set", {}), v) for v in given["variants"])
+            for data in figure.sets
+        }
         for given in figure.given["panel"]
-    ]
+    }
 
 
 def _variant(data: str, common: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, Job]:
@@ -344,39 +323,31 @@ def _variant(data: str, common: Mapping[str, Any], given: Mapping[str, Any]) -> 
         base_job(data), every=given.get("every", 1),
         overrides=[(f"strategy.{name}", value) for name, value in settings.items()],
     )  # fmt: skip
-    label = given["label"].format(b_max=most, **{**settings, **shown})
-    return label, job
+    return given["label"].format(b_max=most, **{**settings, **shown}), job
 
 
 def variants(figure: Figure) -> None:
-    """Simulate, and write a CSV file and a drawing with a row for each panel."""
-    shown, sets = panels_of(figure), figure.sets
-    jobs = [job for panel in shown for data in sets for job in panel.jobs[data].values()]
+    """Simulate, and write a CSV file and a drawing with panels by title and ``x``."""
+    panels = panels_of(figure)
+    jobs = [job for sets in panels.values() for runs in sets.values() for job in runs.values()]
     histories = run_all(jobs, figure.folder)
-    rows = _table(shown, sets, histories)
-    figure.write(rows, table_lines(_summary(shown, sets, histories)))
-    axes = list(dict.fromkeys((panel.x, "P@1") for panel in shown))
+    rows = _table(panels, histories)
+    figure.write(rows, table_lines(_summary(panels, histories)))
+    axes = [(x, "P@1") for x in figure.given.get("x", ["time_s"])]
     draw(figure.name, rows, axes, line="variant", across="data", down="panel")
 
 
-def _distinct(shown: Sequence[Panel]) -> list[Panel]:
-    """Return one panel of those that draw the same runs."""
-    return [panel for n, panel in enumerate(shown) if all(panel.jobs != p.jobs for p in shown[:n])]
-
-
-def _summary(
-    shown: Sequence[Panel], sets: Sequence[str], histories: Mapping[Job, History]
-) -> list[dict[str, Any]]:
+def _summary(panels: Panels, histories: Mapping[Job, History]) -> list[dict[str, Any]]:
     """Return a row for each curve; the target is 95 % of the best of its panel."""
     rows = []
-    for panel in _distinct(shown):
-        for data in sets:
-            runs = {label: histories[job] for label, job in panel.jobs[data].items()}
+    for title, sets in panels.items():
+        for data, jobs in sets.items():
+            runs = {label: histories[job] for label, job in jobs.items()}
             target = NEAR_BEST * max(map(best, runs.values()))
             for label, history in runs.items():
                 point = reaching(history, target) or {"time_s": None, "epoch": None}
                 rows.append({
-                    "set": DATA[data].title, "panel": panel.title, "variant": label,
+                    "set": DATA[data].title, "panel": title, "variant": label,
                     "best P@1": best(history), "target": target,
                     "seconds to target": point["time_s"], "epochs to target": point["epoch"],
                     "rows": history[-1]["rows"], "merges": len(history),
@@ -385,26 +356,15 @@ def _summary(
     return rows
 
 
-def _table(
-    shown: Sequence[Panel], sets: Sequence[str], histories: Mapping[Job, History]
-) -> list[dict[str, Any]]:
-    """Return every point of every curve; panels that draw the same runs appear once."""
-    return [
-        row
-        for panel in _distinct(shown) for data in sets
-        for label, job in panel.jobs[data].items()
-        for row in _rows(panel, label, job, histories[job])
-    ]  # fmt: skip
-
-
-def _rows(panel: Panel, label: str, job: Job, history: History) -> list[dict[str, Any]]:
-    """Return the points of a curve, with the merges perturbed so far."""
+def _table(panels: Panels, histories: Mapping[Job, History]) -> list[dict[str, Any]]:
+    """Return every point of every curve, with the merges perturbed so far."""
     return [
         {
-            "data": job.data, "panel": panel.title, "variant": label, "lr": job.lr, **point,
-            "perturbed_merges": sum(row["perturbed"] for row in history[: point["megabatch"]]),
+            "data": data, "panel": title, "variant": label, "lr": job.lr, **point,
+            "perturbed_merges": sum(r["perturbed"] for r in histories[job][: point["megabatch"]]),
         }
-        for point in points(history)
+        for title, sets in panels.items() for data, jobs in sets.items()
+        for label, job in jobs.items() for point in points(histories[job])
     ]  # fmt: skip
 
 

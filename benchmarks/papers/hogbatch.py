@@ -53,8 +53,6 @@ class HogbatchSet:
 
     Attributes
     ----------
-    instead_of
-        The paper's set, where it is another one.
     layers
         Hidden ones, of 512 sigmoid units.
     batch_max, batch_min, pool_batch_max
@@ -73,7 +71,6 @@ class HogbatchSet:
     pool_batch_max: int = 64
     megabatch_batches: int = 5
     megabatches: int
-    instead_of: str = ""
     rates: tuple[float, ...] = (0.1, 0.01, 1.0)
 
     @property

@@ -30,6 +30,9 @@ set (200 labels: all of bibtex, a fifth of delicious, a tenth of stackex4-2k), b
 the cost model: `adaptive.slide_speed` writes ``slide_speed.csv``. Its rates are a grid of their
 own, since it steps by Adam.
 
+Asynchronous Local-SGD (Liu et al., "Asynchronous Local-SGD Training for Language Modeling", 2024,
+arXiv 2401.09135) is `AsynchronousLocal`.
+
 Sets and algorithms are in ``study.toml``. Finished simulations are kept on disk, and those that are
 missing run, one on every core of this process. A file for each run holds its history, under a key
 of everything that decides it: the resolved configuration, the speeds, the costs, the network, the
@@ -50,8 +53,9 @@ import time
 import tomllib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from daskxml.api.in_process import simulate
@@ -60,6 +64,11 @@ from daskxml.core.errors import TrainingError
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.local import CostModel, Freeze, Network, Rows, read_rows, v100_cost
 from daskxml.models.network.spec import Layout, ModelSpec
+from daskxml.strategies import STRATEGIES
+from daskxml.strategies.elastic import ElasticSgd
+from daskxml.strategies.protocol import Command, Event, Merged
+from daskxml.strategies.quorum import STALENESS
+from daskxml.strategies.state import MegabatchState
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -84,6 +93,41 @@ DECIDING = tuple(
 )  # fmt: skip
 PROCESSES = len(os.sched_getaffinity(0))
 History = list[dict[str, Any]]
+
+
+class AsynchronousLocal(ElasticSgd):
+    """Local steps in proportion to speed; a worker that has done its own merges without the others.
+
+    Its change is added to what the global model has become (a rebase), times the outer optimizer's
+    rate, however stale it is. A mega-batch is one worker's steps, and those of all workers at the
+    same time are as many as in other strategies' mega-batches. Needs a quorum below 1 / workers.
+    Deviations: the outer optimizer has no momentum, so the paper's is not delayed.
+    """
+
+    def eligible(self, state: MegabatchState) -> set[str]:
+        """Return the workers that have nothing to merge."""
+        return {name for name, worker in state.members.items() if not worker.rows}
+
+    def schedule(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
+        """Wait for nobody, and give nobody up."""
+        members = {
+            name: replace(worker, age=min(worker.age, STALENESS), is_expected=True)
+            for name, worker in state.members.items()
+        }
+        state = replace(state, members=members, waits_for="others", is_grace_over=True)
+        return super().schedule(state)
+
+    def step(self, state: MegabatchState, event: Event) -> tuple[MegabatchState, Any]:
+        """Decide the next steps of a worker that has merged, where others' speeds are known."""
+        if isinstance(event, Merged):
+            speeds = [w.rows_per_s for w in state.members.values() if w.rows_per_s]
+            own = sum(state.members[name].rows_per_s for name in state.merging)
+            share = own / fmean(speeds) / len(state.members)
+            state = replace(state, batches=max(1, round(share * self.config.first_batches)))
+        return super().step(state, event)
+
+
+STRATEGIES["asynchronous-local"] = AsynchronousLocal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +297,10 @@ def data_files(data: DataSet, folder: Path) -> tuple[Path, Path]:
 
 
 def cost_of(job: Job, rows: Rows) -> CostModel:
-    """Return what a batch costs (see this module's head)."""
+    """Return what a batch costs (see this module's head).
+
+    Time of evaluations is not counted, so where workers would train meanwhile they take none.
+    """
     amazon = v100_cost(AMAZON_670K)
     batches = AMAZON_BATCH_ROWS / DATA[job.data].batch_max  # b_max rows cost as much as those
     row_nonzeros = rows.facts.nonzeros / rows.facts.rows
@@ -261,6 +308,7 @@ def cost_of(job: Job, rows: Rows) -> CostModel:
         fixed_s=amazon.fixed_s,
         per_row_s=amazon.per_row_s * batches,
         per_nonzero_s=amazon.per_nonzero_s * batches * AMAZON_ROW_NONZEROS / row_nonzeros,
+        **({"evaluation_share": 0.0} if job.algorithm == "asynchronous-local" else {}),
     )
 
 
@@ -284,10 +332,6 @@ def _rows(data: str, folder: Path, validates: bool) -> Rows:
     return read_rows(resolve(job, folder), len(job.worker_speeds))
 
 
-def _key(job: Job, config: RunConfig, decides: dict[str, Any]) -> Path:
-    return run_file(DATA[job.data].name, config, decides)
-
-
 def run_file(data: str, config: RunConfig, decides: dict[str, Any]) -> Path:
     """Return where a run on the set of that name is kept, by all that decides it."""
     tables = config.as_dict()
@@ -308,7 +352,7 @@ def find(job: Job, folder: Path) -> tuple[Path, RunConfig, dict[str, Any]]:
         "synthetic": dataclasses.asdict(spec) if (spec := DATA[job.data].synthetic) else None,
         **({"freezes": [dataclasses.astuple(each) for each in job.freezes]} if job.freezes else {}),
     }
-    path = _key(job, config, decides)
+    path = run_file(job.data, config, decides)
     given = {"speeds": job.worker_speeds, "cost": cost, "network": network}
     return path, config, given | {"changes": job.freezes}
 

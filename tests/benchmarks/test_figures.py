@@ -1,5 +1,7 @@
 """What the figures are computed from: the study's settings, numbers off histories, the Hessian."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ import factorial
 import hogbatch
 import run
 import study
+from daskxml.data.synthetic import SyntheticSpec
 from daskxml.strategies.protocol import Measured
 from daskxml.strategies.state import MegabatchState, WorkerState
 
@@ -77,7 +80,7 @@ class TestKeys:
         job = study.Job(data="bibtex", algorithm="elastic", lr=1.0)
         elsewhere = tmp_path_factory.mktemp("elsewhere")
         (elsewhere / "bibtex.train.txt.gz").touch()
-        keys = {study._key(job, study.resolve(job, f), {}) for f in (folder, elsewhere)}
+        keys = {study.run_file(job.data, study.resolve(job, f), {}) for f in (folder, elsewhere)}
         assert len(keys) == 1
 
     def test_whatever_decides_the_result_changes_the_key(self, folder):
@@ -87,8 +90,8 @@ class TestKeys:
             {"every": 2}, {"overrides": [("run.seed", 1)]},
         ]  # fmt: skip
         jobs = [job, *(study.with_changes(job, **change) for change in changes)]
-        keys = {study._key(job, study.resolve(job, folder), {}) for job in jobs}
-        keys.add(study._key(job, study.resolve(job, folder), {"speeds": [1.0]}))
+        keys = {study.run_file(job.data, study.resolve(job, folder), {}) for job in jobs}
+        keys.add(study.run_file(job.data, study.resolve(job, folder), {"speeds": [1.0]}))
         assert len(keys) == len(jobs) + 1
 
     def test_places_of_rows_are_not_kept(self):
@@ -163,16 +166,59 @@ class TestLearningRates:
         assert adaptive.chosen_lr("stackex4-2k", "elastic") == 3.0  # as it was
 
 
+@pytest.fixture
+def generated(tmp_path, monkeypatch):
+    """A small generated set of the study."""
+    spec = SyntheticSpec(rows=1200, test_rows=60, features=50, labels=20)
+    found = study.DataSet(
+        name="generated", title="", batch_max=16, megabatch_batches=40, train_s=16.0,
+        tuning_s=8.0, synthetic=spec,
+    )  # fmt: skip
+    monkeypatch.setitem(study.DATA, found.name, found)
+    monkeypatch.setattr(study, "CACHE", tmp_path)
+    return found.name
+
+
+class TestAsynchronousLocal:
+    @pytest.fixture
+    def run(self, generated, tmp_path):
+        """A run with a worker that is half as fast."""
+        job = study.Job(
+            data=generated, algorithm="asynchronous-local", lr=1.0, speeds=(1.0, 1.0, 0.5)
+        )
+        return json.loads(study._simulate(job, tmp_path)["path"].read_text())["history"]
+
+    def test_each_worker_merges_alone_after_steps_in_proportion_to_its_speed(self, run):
+        assert {len(row["workers"]) for row in run} == {1}
+        updates = {name: [] for name in "012"}
+        for row in run[6:]:
+            ((name, worker),) = row["workers"].items()
+            updates[name].append(worker["updates"])
+        fast, slow = np.mean(updates["0"]), np.mean(updates["2"])
+        assert fast == pytest.approx(16.0, abs=1.0)
+        assert slow == pytest.approx(8.0, abs=1.0)
+        counts = [len(found) for found in updates.values()]
+        assert max(counts) - min(counts) <= 2  # in about the same time
+
+    def test_nobody_waits_and_every_row_counts_once(self, run):
+        assert drawing.idle_share(run) < 0.02
+        assert not any(event["kind"] == "given up" for row in run for event in row["events"])
+        batch_s = study.v100_cost(study.AMAZON_670K).batch_s(1024, 1024 * 76)
+        possible = 2.5 * 16 * run[-1]["wall_s"] / batch_s
+        done = sum(worker["rows"] for row in run for worker in row["workers"].values())
+        assert done == run[-1]["rows"]
+        assert 0.85 * possible < done < possible  # what is under way at the end is not merged
+
+
 class TestVariants:
-    def test_panels_with_the_same_runs_appear_once(self):
+    def test_each_curve_has_its_points_and_the_merges_perturbed_so_far(self):
         job = study.Job(data="bibtex", algorithm="elastic", lr=1.0)
-        jobs = {"bibtex": {"base": job}}
-        shown = [adaptive.Panel(title="time", jobs=jobs), adaptive.Panel(title="rows", jobs=jobs)]
         changed = study.with_changes(job, lr=3.0)
-        other = adaptive.Panel(title="other", jobs={"bibtex": {"base": changed}})
+        panels = {"one": {"bibtex": {"base": job}}, "other": {"bibtex": {"base": changed}}}
         rows = [{**row, "perturbed": n == 1} for n, row in enumerate(history(0.1, 0.2))]
-        found = adaptive._table([*shown, other], ["bibtex"], {job: rows, changed: rows})
-        assert [row["panel"] for row in found] == ["time", "time", "other", "other"]
+        found = adaptive._table(panels, {job: rows, changed: rows})
+        assert [row["panel"] for row in found] == ["one", "one", "other", "other"]
+        assert [row["lr"] for row in found] == [1.0, 1.0, 3.0, 3.0]
         assert [row["perturbed_merges"] for row in found] == [0, 1, 0, 1]
 
 
@@ -293,9 +339,9 @@ class TestFigures:
         study_rate = {"adaptive-sgd": 1.0}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(adaptive, "chosen_lr", lambda data, name: study_rate[name])
-            printed, by_speed, beta = adaptive.panels_of(figure)
-        assert list(printed.jobs["bibtex"]) == ["b_max = 64", "b_max / 2 = 32", "b_min = 8"]
-        assert by_speed.jobs["bibtex"]["b_min = 8"].overrides == (("strategy.batch_initial", 8),)
-        assert list(beta.jobs["bibtex"]) == [
+            printed, by_speed, beta = adaptive.panels_of(figure).values()
+        assert list(printed["bibtex"]) == ["b_max = 64", "b_max / 2 = 32", "b_min = 8"]
+        assert by_speed["bibtex"]["b_min = 8"].overrides == (("strategy.batch_initial", 8),)
+        assert list(beta["bibtex"]) == [
             "beta = b_min / 4 = 2", "beta = b_min / 2 = 4", "beta = b_min = 8",
         ]  # fmt: skip
