@@ -130,9 +130,8 @@ def plan_memory(settings: WorkerSettings, kernels: Kernels, batch_rows: int) -> 
     flats_bytes = models * flat_bytes
     scratch_bytes = kernels.scratch_bytes(replica.sizes(batch_rows, nonzeros))
     own_bytes = replica.memory_bytes - flat_bytes
-    is_cut = kernels.name == "cuda" and budget_bytes < all_logits_bytes(
-        settings, kernels, batch_rows
-    )
+    whole_bytes = all_logits_bytes(settings, kernels, batch_rows)
+    is_cut = kernels.name == "cuda" and replica.stores_logits and budget_bytes < whole_bytes
     return MemoryPlan(
         model_bytes=flats_bytes + held_bytes,
         batch_bytes=own_bytes - held_bytes + scratch_bytes,
@@ -208,7 +207,8 @@ def made_up_rows(settings: WorkerSettings, rows: int) -> Partition:
 def choose_budget(settings: WorkerSettings, kernels: Kernels) -> int:
     """Return how many bytes a batch's logits may take: as set, or as many as leave room for rows.
 
-    On a CPU the size is fixed. On a GPU steps are fastest with all logits at once, in each case of
+    On a CPU the size is fixed, and where steps store no logits, as only rankings do then. On a GPU
+    steps are fastest with all logits at once, in each case of
     ``benchmarks/results/gpu_steps.json``; else with a half, a quarter and so on. Sums over blocks
     are rounded by blocks, so runs that must repeat each other bit for bit on GPUs with different
     amounts of free memory need the size in their run files.
@@ -218,6 +218,9 @@ def choose_budget(settings: WorkerSettings, kernels: Kernels) -> int:
     if kernels.name == "cpu":
         return LOGITS_BYTES
     budget_bytes = all_logits_bytes(settings, kernels, settings.max_batch_rows)
+    planned = _replica(settings, cast(Kernels, PlannedKernels(kernels)), 1, budget_bytes)
+    if not planned.stores_logits:
+        budget_bytes = min(budget_bytes, LOGITS_BYTES)
     while budget_bytes > _LEAST_LOGITS_BYTES and not _fits(settings, kernels, budget_bytes):
         budget_bytes //= 2
     return budget_bytes

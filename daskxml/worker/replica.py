@@ -102,7 +102,7 @@ class Replica:
         self.tables, self._sampling = tables, sampling
         self._mlp = Mlp(
             spec, kernels, self.parameters, max_batch_rows, logits_budget_bytes, sampling, tables,
-            output_dtype == "float16",
+            output_dtype == "float16", self.optimizer.in_place("output.weight", 1.0) is not None,
         )  # fmt: skip
         is_plain = optimizer.is_plain_sgd and not sampling.is_on
         fits = is_plain and takes_row_steps(spec, kernels, logits_budget_bytes)
@@ -119,6 +119,11 @@ class Replica:
         """Bytes of parameters, optimizer state and buffers."""
         parts = self.flat, self.optimizer, self._mlp, self._row_step, self._captured
         return sum(int(part.nbytes) for part in parts if part is not None)
+
+    @property
+    def stores_logits(self) -> bool:
+        """Whether a step keeps logits in memory, all or a block of them."""
+        return not self._mlp.output.fuses_products
 
     @property
     def is_captured(self) -> bool:

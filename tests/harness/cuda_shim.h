@@ -204,11 +204,11 @@ template <class T> T atomicExch(T* at, T value) { T old = *at; *at = value; retu
 inline float half_value(unsigned short half);
 inline unsigned short half_bits(float value);
 
-inline void copy_piece(void* shared, const void* global, bool is_there) {
-    if (is_there) std::memcpy(shared, global, 16);
-    else std::memset(shared, 0, 16);
+inline void make_barrier(unsigned long long*) {}
+inline void copy_tile(void* shared, const void* global, int bytes, unsigned long long*) {
+    std::memcpy(shared, global, bytes);
 }
-inline void await_copies() {}
+inline void await_tile(unsigned long long*, int) {}
 inline void begin_products() {}
 inline void end_products() {}
 template <int GROUPS> void await_products() {}

@@ -101,26 +101,60 @@ class NaiveLabels:
     def fuses_products(self, units: int) -> bool:
         return False
 
+    @staticmethod
+    def tiled_rows(rows: int) -> int:
+        return next(height for height in range(0, rows + 64, 64) if height >= rows)
+
+    @staticmethod
+    def product_chunks(rows: int, labels: int) -> int:
+        return 3
+
+    def to_tiles(self, out: Array, x: Array, is_hidden: bool = False) -> None:
+        out[:] = 0.0
+        out.reshape(-1)[_places(*x.shape)] = x * (np.log2(np.e) if is_hidden else 1.0)
+
     def softmax_products(
-        self, hidden: Array, weight: Array, bias: Array, peak: Array, total: Array
-    ) -> None:
-        self.softmax_sums(weight @ hidden[: len(peak)].T, bias, peak, total)
+        self, parts: tuple[Array, Array, Array], hidden: Array, weight: Array, bias: Array,
+        peak: Array, total: Array,
+    ) -> None:  # fmt: skip
+        w, logits = _operands(hidden, weight, bias, len(peak))
+        self.softmax_sums(logits, np.zeros_like(bias), peak, total)
+        for labels, *part in zip(
+            np.array_split(np.arange(len(w)), len(parts[0])), *parts, strict=True
+        ):
+            if len(labels):
+                part[0][:] = logits[labels].max(axis=0)
+                powers = np.exp(logits[labels] - part[0])
+                part[1][:], part[2][:] = powers.sum(axis=0), powers.T @ w[labels]
+            else:
+                part[0][:], part[1][:], part[2][:] = -np.inf, 0.0, 0.0
+
+    def join_products(
+        self, out: Array, parts: tuple[Array, Array, Array], shift: Array, weights: Array,
+        unscale: float,
+    ) -> None:  # fmt: skip
+        tops, _, means = parts
+        joined = (np.exp(tops - shift)[:, :, None] * means).sum(axis=0)
+        out[:] = unscale * (joined - weights[:, None] * out)
 
     def softmax_update(
-        self, delta: Array, out: Array, row_sums: Array, hidden: Array, weight: Array,
-        bias: Array, shift: Array, factor: float, keep: float,
+        self, out: Array, row_sums: Array, hidden: Array, weight: Array, bias: Array,
+        shift: Array, factor: float, keep: float,
     ) -> None:  # fmt: skip
-        own = hidden[: len(shift)]
-        gradient = weight @ own.T
-        self.softmax_gradient(gradient, bias, shift, row_sums)
-        delta[:, : len(shift)] = gradient
-        out[:] = (keep * out if keep else 0.0) + factor * gradient @ own
+        rows, units = len(shift), out.shape[1]
+        _, gradient = _operands(hidden, weight, bias, rows)
+        self.softmax_gradient(gradient, np.zeros_like(bias), shift, row_sums)
+        plain = hidden.reshape(-1)[_places(rows, units)] / np.log2(np.e)
+        out[:] = (keep * out if keep else 0.0) + factor * gradient @ plain
 
     def target_products(
-        self, out: Array, hidden: Array, weight: Array, bias: Array, y: Csr, rows: Array,
-        first_row: int,
+        self, out: Array, sums: Array, hidden: Array, weight: Array, bias: Array, y: Csr,
+        rows: Array, first_row: int,
     ) -> None:  # fmt: skip
-        self.target_logits(out, weight @ hidden.T, bias, y, rows, first_row, 0)
+        w, logits = _operands(hidden, weight, bias, len(out))
+        self.target_logits(out, logits, np.zeros_like(bias), y, rows, first_row, 0)
+        for i, row in enumerate(rows):
+            sums[first_row + i] = w[y.indices[y.indptr[row] : y.indptr[row + 1]]].sum(axis=0)
 
     def scale_rows(self, out: Array, x: Array, factors: Array) -> None:
         out[:] = factors[:, None] * x
@@ -191,3 +225,21 @@ def rank_row(
     _keep_best(list(zip(logits, range(len(logits)), strict=True)), scores[0], ids[0])
     if total is not None:
         total[:] = logits.max(), np.exp(logits - logits.max()).sum()
+
+
+def _places(rows: int, units: int) -> Array:
+    """Where the tiles of fused.cu have each number of a matrix."""
+    places = np.empty((rows, units), np.int64)
+    for row, unit in np.ndindex(rows, units):
+        piece = unit % 64 // 8 ^ row % 8
+        places[row, unit] = row // 64 * 64 * units + unit // 64 * 4096 + row % 64 * 64
+        places[row, unit] += piece * 8 + unit % 8
+    return places
+
+
+def _operands(hidden: Array, weight: Array, bias: Array, rows: int) -> tuple[Array, Array]:
+    """The weights of tiles, and the logits (labels, rows) with the bias."""
+    units = hidden.shape[1]
+    w = np.float64(weight.reshape(-1)[_places(len(bias), units)])
+    h = np.float64(hidden.reshape(-1)[_places(rows, units)]) / np.log2(np.e)
+    return w, w @ h.T + bias[:, None]

@@ -329,6 +329,44 @@ def test_targets_of_float16(ops, block, density, first_label, first_row):
     close(sums, slow_sums)
 
 
+@pytest.mark.parametrize("ops", [ON_HOST, ON_GPU])
+@pytest.mark.parametrize("units", [64, 128])
+@pytest.mark.parametrize(("rows", "labels"), [(1, 1), (13, 150), (70, 1000)])
+@pytest.mark.parametrize("spread", [0.1, 3.0])
+def test_products_with_the_softmax_in_them_equal_their_twin(ops, units, rows, labels, spread):
+    """Float16 in, float32 out; where logits spread, sums are scaled again on the way."""
+    rng = np.random.default_rng([units, rows])
+    hidden, weight = normal(rng, rows, units, spread=spread), normal(rng, labels, units)
+    bias, weights = np.sort(normal(rng, labels)), 100 * np.abs(normal(rng, rows))
+    y, chosen = random_csr(rng, 9, labels, 0.1, ones=True), rng.integers(0, 9, rows)
+    tiles = [np.empty((ops.tiled_rows(height), units), np.float16) for height in (rows, labels)]
+    ops.to_tiles(tiles[0], hidden, True)
+    ops.to_tiles(tiles[1], weight)
+    expected = [np.empty(each.shape) for each in tiles]
+    NAIVE.to_tiles(expected[0], hidden, True)
+    NAIVE.to_tiles(expected[1], weight)
+    for tile, slow in zip(tiles, expected, strict=True):
+        close_halves(tile, slow)
+    found = []
+    for kernels, kind in ((ops, np.float32), (NAIVE, np.float64)):
+        chunks = kernels.product_chunks(rows, labels)
+        parts = *np.empty((2, chunks, rows), kind), np.empty((chunks, rows, units), kind)
+        peak, total, shift = np.full(rows, -np.inf, kind), np.zeros(rows), np.empty(rows, kind)
+        kernels.softmax_products(parts, *tiles, bias, peak, total)
+        kernels.softmax_shift(shift, peak, total, weights)
+        gradient, targets = np.empty((rows, units), kind), np.zeros(rows)
+        kernels.target_products(targets, gradient, *tiles, bias, y, chosen, 0)
+        kernels.join_products(gradient, parts, shift, weights, 0.5)
+        new, sums = weight.astype(kind), np.empty(labels, kind)
+        kernels.softmax_update(new, sums, *tiles, bias, shift, -0.5, 0.0)
+        found.append((shift, targets, gradient, new, sums))
+    for fast, slow in zip(*found, strict=True):
+        assert np.linalg.norm(fast - slow) <= 1e-3 * np.linalg.norm(slow)
+    kept = weight.copy()
+    ops.softmax_update(kept, np.empty(labels, "f"), *tiles, bias, found[0][0], -0.5, 0.9)
+    close(kept, 0.9 * weight + found[0][3], 1e-4)
+
+
 KINDS = pytest.mark.parametrize("kind", ["float32", "float16"])
 
 

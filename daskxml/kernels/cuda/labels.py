@@ -3,19 +3,22 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr
 from daskxml.kernels.cuda.dense import rate_operands
-from daskxml.kernels.cuda.device import THREADS, DeviceKernels, aligned
+from daskxml.kernels.cuda.device import NULL, THREADS, DeviceKernels, aligned
 from daskxml.kernels.operands import LabelWork
 
 _TILE = 32, 8  # rows and labels of a block of threads
 _MOST_CHUNKS = 256  # of labels, whose partial results are merged
 _RANK_THREADS = 1 << 17  # that rank labels at the same time
 _LEAST_CHUNK = 64
-_FUSED_UNITS, _HEIGHT = (64, 128), 64  # the second: of a tile, and labels of `softmax_update`
-_ROWS, _SUM_THREADS, _UPDATE_THREADS = 128, 256, 128  # as fused.cu has them
+_FUSED_UNITS, _HEIGHT, _FUSED_THREADS = (64, 128), 64, 128  # the height of a tile, as in fused.cu
+_FUSED_BLOCKS = 3 * 132  # that the multiprocessors of an H100 or H200 take at a time
+_LOG2E = math.log2(math.e)
 _FIXED_POINT = 2.0**50  # units of a 1 that is subtracted, see apply_deferred in targets.cu
 
 
@@ -57,19 +60,22 @@ class CudaLabels(DeviceKernels):
         )  # fmt: skip
 
     def subtract_targets_deferred(
-        self, delta: Array, weights: Array, y: Csr, rows: Array, first_row: int,
+        self, delta: Array | None, weights: Array, y: Csr, rows: Array, first_row: int,
         first_label: int, scale: float = 1.0,
     ) -> None:  # fmt: skip
         """Subtract ``weights[first_row + i]``, times ``scale``, at ``rows[i]``'s labels.
 
         `apply_deferred_sums` subtracts them from the row sums later, without the scale. Until then
-        sums are integers, multiples of 2**-50: less than 2**13 in all.
+        sums are integers, multiples of 2**-50: less than 2**13 in all. Without a ``delta``, which
+        would have all labels, only that is done.
         """
-        count, labels, stride = int(rows.shape[0]), *_shape(delta)
+        count, (labels, stride) = int(rows.shape[0]), (np.int64(y.columns), np.int64(0))
+        name, stored = "subtract_targets", NULL
+        if delta is not None:
+            (labels, stride), (name, stored) = _shape(delta), _stored(name, delta)
         deferred = self._zeroed.zeros("deferred", y.columns, "uint64")[
-            first_label : first_label + labels
+            first_label : first_label + int(labels)
         ]
-        name, stored = _stored("subtract_targets", delta)
         self._device.launch(
             name, (-(-count // 8),), (THREADS,),
             stored, deferred, weights, y.indptr, y.indices, rows, np.int64(count),
@@ -186,55 +192,102 @@ class CudaLabels(DeviceKernels):
     # -- products with the softmax in them ---------------------------------------------------------
     #
     # On the tensor cores of a GPU of capability 9.0, logits are computed twice, and never stored.
-    # The hidden layer and the output weights are float16, ``hidden (rows or more, units)`` and
-    # ``weight (labels, units)``; sums, biases, shifts and what is updated are float32.
+    # The hidden layer and the output weights are float16 in tiles (`to_tiles`), the former times
+    # log2(e); sums, biases, shifts and what is updated are float32.
 
     def fuses_products(self, units: int) -> bool:
         """Whether the kernels below exist for so many units."""
         return units in _FUSED_UNITS and self._device.has_fused_kernels
 
+    @staticmethod
+    def tiled_rows(rows: int) -> int:
+        """The rows of a matrix in tiles of 64.
+
+        Examples
+        --------
+        >>> [CudaLabels.tiled_rows(rows) for rows in (1, 64, 65)]
+        [64, 64, 128]
+        """
+        return -(-rows // _HEIGHT) * _HEIGHT
+
+    @staticmethod
+    def product_chunks(rows: int, labels: int) -> int:
+        """The number of chunks of labels whose products are summed apart, to occupy a GPU.
+
+        Examples
+        --------
+        >>> [CudaLabels.product_chunks(rows, 670_091) for rows in (64, 1024, 4096)]
+        [390, 24, 6]
+        """
+        tiles, most = -(-labels // _HEIGHT), max(1, _FUSED_BLOCKS // -(-rows // _HEIGHT))
+        return -(-tiles // -(-tiles // most))
+
+    def to_tiles(self, out: Array, x: Array, is_hidden: bool = False) -> None:
+        """``out (tiled_rows(rows), units)`` float16: ``x (rows, units)`` in tiles, 0 below it."""
+        (rows, units), pieces = x.shape, int(out.size) // 8
+        factor = np.float32(_LOG2E if is_hidden else 1.0)
+        operands = out.view("uint16"), x, factor, np.int64(rows), np.int32(units)
+        self._each("to_tiles", pieces, *operands)
+
     def softmax_products(
-        self, hidden: Array, weight: Array, bias: Array, peak: Array, total: Array
-    ) -> None:
-        """As `softmax_sums` of the logits ``weight @ hidden[:rows].T``, with ``peak (rows,)``."""
-        (labels, units), rows = weight.shape, int(peak.shape[0])
-        chunk = _HEIGHT * max(1, -(-int(labels) // (_MOST_CHUNKS * _HEIGHT)))
-        chunks, make = -(-int(labels) // chunk), self._device.scratch()
-        tops, sums = (make((chunks, rows), "float32") for _ in range(2))
+        self, parts: tuple[Array, Array, Array], hidden: Array, weight: Array, bias: Array,
+        peak: Array, total: Array,
+    ) -> None:  # fmt: skip
+        """As `softmax_sums`, with a peak up to ``15 log(2)`` below the largest of all logits.
+
+        ``parts``, for `join_products`, are ``(chunks, rows)`` twice and ``(chunks, rows, units)``,
+        with as many chunks as `product_chunks` returns.
+        """
+        chunks, rows, units = (int(size) for size in parts[2].shape)
+        labels = int(bias.shape[0])
+        chunk = _HEIGHT * -(-labels // (chunks * _HEIGHT))
         self._device.launch(
-            f"softmax_products_{units}", (-(-rows // _ROWS), chunks), (_SUM_THREADS,),
-            tops, sums, hidden.view("uint16"), weight.view("uint16"), bias, np.int64(labels),
+            f"softmax_products_{units}", (-(-rows // _HEIGHT), chunks), (_FUSED_THREADS,),
+            *parts, hidden.view("uint16"), weight.view("uint16"), bias, np.int64(labels),
             np.int64(rows), np.int64(chunk),
         )  # fmt: skip
-        self._merge_chunks(peak, total, tops, sums)
+        self._merge_chunks(peak, total, *parts[:2])
+
+    def join_products(
+        self, out: Array, parts: tuple[Array, Array, Array], shift: Array, weights: Array,
+        unscale: float,
+    ) -> None:  # fmt: skip
+        """``out = unscale * (exp(logits - shift) @ weight - weights * out)``, ``(rows, units)``.
+
+        The logits and weights are those of `softmax_products`, which has filled ``parts``.
+        """
+        tops, _, means = parts
+        chunks, rows, units = (int(size) for size in means.shape)
+        self._device.launch(
+            "join_products", (rows,), (THREADS,), out, tops, means, shift, weights,
+            np.float32(unscale), np.int32(chunks), np.int64(rows), np.int32(units),
+        )  # fmt: skip
 
     def softmax_update(
-        self, delta: Array, out: Array, row_sums: Array, hidden: Array, weight: Array,
-        bias: Array, shift: Array, factor: float, keep: float,
+        self, out: Array, row_sums: Array, hidden: Array, weight: Array, bias: Array,
+        shift: Array, factor: float, keep: float,
     ) -> None:  # fmt: skip
-        """``out = keep * out + factor * delta @ hidden`` with the gradient ``delta`` of the logits.
+        """``out = keep * out + factor * delta @ hidden`` with ``delta = exp(logits - shift)``.
 
-        ``delta (labels, rows or more)`` float16 ``= exp(weight @ hidden.T + bias - shift)``, where
-        ``shift`` is ``(rows,)``; ``row_sums (labels,)`` is the sum over its rows, and ``out
-        (labels, units)`` is not read where ``keep`` is 0.
+        ``row_sums (labels,)`` is the sum of ``delta`` over its rows, and ``out (labels, units)`` is
+        not read where ``keep`` is 0.
         """
-        (labels, stride), rows = delta.shape, np.int64(shift.shape[0])
+        (labels, units), rows = out.shape, np.int64(shift.shape[0])
         self._device.launch(
-            f"softmax_update_{int(weight.shape[1])}", (-(-int(labels) // _HEIGHT),),
-            (_UPDATE_THREADS,), delta.view("uint16"), out, row_sums, hidden.view("uint16"),
-            weight.view("uint16"), bias, shift, np.int64(labels), rows, np.int64(stride),
-            *rate_operands(factor), np.float32(keep),
+            f"softmax_update_{int(units)}", (-(-int(labels) // _HEIGHT),), (_FUSED_THREADS,),
+            out, row_sums, hidden.view("uint16"), weight.view("uint16"), bias, shift,
+            np.int64(labels), rows, *rate_operands(factor / _LOG2E), np.float32(keep),
         )  # fmt: skip
 
     def target_products(
-        self, out: Array, hidden: Array, weight: Array, bias: Array, y: Csr, rows: Array,
-        first_row: int,
+        self, out: Array, sums: Array, hidden: Array, weight: Array, bias: Array, y: Csr,
+        rows: Array, first_row: int,
     ) -> None:  # fmt: skip
-        """As `target_logits` of all labels, with the logits ``weight @ hidden.T``."""
+        """As `target_logits` of all labels; ``sums[first_row + i]``: of its labels' weights."""
         self._device.launch(
-            "target_products", (int(rows.shape[0]),), (THREADS,),
-            out, hidden.view("uint16"), weight.view("uint16"), bias, y.indptr, y.indices, rows,
-            np.int32(weight.shape[1]), np.int64(first_row),
+            "target_products", (int(rows.shape[0]),), (THREADS,), out, sums,
+            hidden.view("uint16"), weight.view("uint16"), bias, y.indptr, y.indices, rows,
+            np.int32(sums.shape[1]), np.int64(first_row),
         )  # fmt: skip
 
     def scale_rows(self, out: Array, x: Array, factors: Array) -> None:

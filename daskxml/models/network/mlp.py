@@ -51,8 +51,8 @@ class Mlp:
         Upper bound of the matrix of logits; beyond it, labels are computed in blocks.
     sampling, tables
         Which labels a batch is trained on, and the hash tables that name them, if any do.
-    uses_float16
-        Whether the logits of a step are float16.
+    uses_float16, adds_in_place
+        See `daskxml.models.network.output.OutputLayer`.
 
     Attributes
     ----------
@@ -63,12 +63,12 @@ class Mlp:
     def __init__(
         self, spec: ModelSpec, kernels: Kernels, parameters: dict[str, Array],
         max_rows: int, budget_bytes: int, sampling: SamplingConfig = ALL_LABELS,
-        tables: LabelTables | None = None, uses_float16: bool = False,
+        tables: LabelTables | None = None, uses_float16: bool = False, adds_in_place: bool = False,
     ) -> None:  # fmt: skip
         self.spec, self.kernels, self.parameters = spec, kernels, parameters
         self.buffers = Buffers(kernels)
         layer = parameters["output.weight"], parameters["output.bias"], spec.loss, budget_bytes
-        self.output = OutputLayer(kernels, *layer, uses_float16, sampling.hashes)
+        self.output = OutputLayer(kernels, *layer, uses_float16, sampling.hashes, adds_in_place)
         self.tables, self.sampler = tables, None
         if sampling.is_on:
             from daskxml.models.network.samplers import new_sampler  # imports Numba

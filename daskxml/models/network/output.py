@@ -71,6 +71,9 @@ class OutputLayer:
         `daskxml.models.network.output_pass.GpuPass`. Ranking uses float32.
     samples_rows
         Whether steps are on a sample of labels for each row.
+    adds_in_place
+        Whether the optimizer adds to the weights in place, as
+        `daskxml.models.network.output_pass.FusedPass` does.
 
     Raises
     ------
@@ -80,11 +83,11 @@ class OutputLayer:
 
     def __init__(
         self, kernels: Kernels, weight: Array, bias: Array, loss: str, budget_bytes: int,
-        uses_float16: bool = False, samples_rows: bool = False,
+        uses_float16: bool = False, samples_rows: bool = False, adds_in_place: bool = False,
     ) -> None:  # fmt: skip
         if uses_float16 and not kernels.has_fused_softmax:
             raise ConfigError("output layer: float16 logits need a GPU")
-        self._uses_float16 = uses_float16
+        self._uses_float16, self._adds_in_place = uses_float16, adds_in_place
         self.kernels, self.weight, self.bias = kernels, weight, bias
         self.loss, self.budget_bytes = loss, budget_bytes
         self.labels, self.units = int(weight.shape[0]), int(weight.shape[1])
@@ -98,7 +101,8 @@ class OutputLayer:
 
     def reserve(self, rows: int) -> None:
         """Allocate for batches of up to ``rows`` rows."""
-        kinds = (FLOAT_BYTES, HALF_BYTES) if self._uses_float16 else (FLOAT_BYTES,)
+        stores_halves = self._uses_float16 and not self.fuses_products
+        kinds = (FLOAT_BYTES, HALF_BYTES) if stores_halves else (FLOAT_BYTES,)
         sizes = [(size, each) for size in range(1, rows + 1) for each in kinds]  # smaller batches
         nbytes = [math.prod(self.logits_shape(*size)) * size[1] for size in sizes]  # may have more
         self.buffers.reserve("logits", -(-max(nbytes) // FLOAT_BYTES))
@@ -113,17 +117,23 @@ class OutputLayer:
     @property
     def fuses_products(self) -> bool:
         """Whether steps take `daskxml.models.network.output_pass.FusedPass`."""
-        is_softmax = self.loss == "softmax"
-        kernels = cast("CudaKernels", self.kernels)
-        return self._uses_float16 and is_softmax and kernels.fuses_products(self.units)
+        is_possible = self._uses_float16 and self._adds_in_place and self.loss == "softmax"
+        return is_possible and cast("CudaKernels", self.kernels).fuses_products(self.units)
 
     def _reserve_rows(self, rows: int) -> None:
-        if self._uses_float16:
-            self.buffers.reserve("narrow hidden", self.stride(rows) * self.units, "float16")
-            self.buffers.reserve("half weight", self.labels * self.units, "float16")
-        if self.fuses_products:
-            self.buffers.reserve("weighted hidden", rows * self.units)
         lanes, reserve = self.kernels.threads, self.buffers.reserve
+        tall, labels = self.stride(rows), self.labels
+        if self.fuses_products:
+            gpu = cast("CudaKernels", self.kernels)
+            tall, labels = gpu.tiled_rows(rows), gpu.tiled_rows(labels)
+            chunk_rows = max(size * gpu.product_chunks(size, labels) for size in range(1, rows + 1))
+            reserve("weighted hidden", rows * self.units)
+            reserve("chunk means", chunk_rows * self.units)
+            for name in ("chunk tops", "chunk sums"):
+                reserve(name, chunk_rows)
+        if self._uses_float16:
+            reserve("narrow hidden", tall * self.units, "float16")
+            reserve("half weight", labels * self.units, "float16")
         if self.stride(1) > 1:
             reserve("padded hidden", self.stride(rows) * self.units)
         reserve("gradient", lanes * self.stride(rows) * self.units)
@@ -152,7 +162,9 @@ class OutputLayer:
         return self.loss == "softmax" and whole_bytes <= self.budget_bytes
 
     def logits_shape(self, rows: int, logit_bytes: int) -> tuple[int, int, int]:
-        """Return the shape of the buffer of logits: the whole matrix, or a block for each lane."""
+        """Return the shape of the buffer of logits: all of them, a block for each lane, or none."""
+        if logit_bytes == HALF_BYTES and self.fuses_products:
+            return 1, 0, self.stride(rows)
         if self.keeps_logits(rows, logit_bytes):
             return 1, self.labels, self.stride(rows)
         return self.kernels.threads, self.block_labels(rows, logit_bytes), self.stride(rows)

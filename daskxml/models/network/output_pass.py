@@ -10,9 +10,10 @@ is 1 (`daskxml.data.side_files`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, SupportsFloat, cast
+from typing import TYPE_CHECKING, SupportsFloat, cast
 
 from daskxml.core.arrays import Array
+from daskxml.kernels import InPlace
 from daskxml.models.batch import BatchSegment, OutputUpdates
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ class BlockPass:
         A factor on the gradients of logits, which products divide by.
     """
 
-    may_keep: ClassVar[bool] = True  # whether the logits, between the two passes of softmax
-
     def __init__(
         self, layer: OutputLayer, hidden: Array, batch: Sequence[BatchSegment], is_half: bool
     ) -> None:
@@ -56,7 +55,7 @@ class BlockPass:
         self.stride = layer.stride(rows)
         logit_bytes = HALF_BYTES if is_half else FLOAT_BYTES
         self.block = layer.block_labels(rows, logit_bytes)
-        self.whole = self.may_keep and layer.keeps_logits(rows, logit_bytes)
+        self.whole = layer.keeps_logits(rows, logit_bytes)
         buffers, lanes = layer.buffers, layer.kernels.threads
         shape, kind = layer.logits_shape(rows, logit_bytes), "float16" if is_half else None
         self.logits = buffers.array("logits", *shape, dtype=kind)
@@ -257,11 +256,15 @@ class GpuPass(BlockPass):
         super().__init__(layer, hidden, batch, is_half)
         self.gpu = cast("CudaKernels", layer.kernels)
         if is_half:
-            self.weight = self._copied("half weight", layer.weight, layer.labels)
             self.scale = 2.0 ** (_LARGEST_BIT + self.rows.bit_length() - 1)
-        if is_half or self.stride > self.rows:
-            name = "narrow hidden" if is_half else "padded hidden"
-            self.factor = self._copied(name, hidden, self.stride)
+            self._narrow()
+        elif self.stride > self.rows:
+            self.factor = self._copied("padded hidden", hidden, self.stride)
+
+    def _narrow(self) -> None:
+        """Set the operands of products: copies in float16."""
+        self.weight = self._copied("half weight", self.layer.weight, self.layer.labels)
+        self.factor = self._copied("narrow hidden", self.hidden, self.stride)
 
     def _copied(self, name: str, matrix: Array, height: int) -> Array:
         """Return a copy of a matrix in a buffer, in the type of that, with rows of 0 below."""
@@ -302,7 +305,9 @@ class GpuPass(BlockPass):
         self.gpu.softmax_gradient(kept, bias, self.shift, sums)
         self._update(kept, lane, start, stop)
 
-    def _subtract_targets(self, piece: BatchSegment, block: Array, start: int, stop: int) -> None:
+    def _subtract_targets(
+        self, piece: BatchSegment, block: Array | None, start: int, stop: int
+    ) -> None:
         self.gpu.subtract_targets_deferred(
             block, self.label_weight, piece.y, piece.rows, piece.first_row,
             start, self.scale,
@@ -323,55 +328,60 @@ class FusedPass(GpuPass):
     """`GpuPass` of float16 with the softmax in the products: logits are never stored.
 
     A step of float16 is bound by its passes over the logits, 12 bytes for each. Here tensor cores
-    compute them twice, in registers (`daskxml.kernels.cuda.labels`): once for the log-sum-exp of
-    every row, and once for the gradient, which is multiplied by the hidden layer at once, and added
-    to the weights. It passes through memory for the one product that is left, the gradient by the
-    hidden layer: 4 bytes for each logit.
+    compute them twice, in registers (`daskxml.kernels.cuda.labels`). The first pass sums, of every
+    row, exponentials, and exponentials times weights: by FlashAttention's recurrence (Dao et al.
+    2022, Algorithm 1) that is the gradient by the hidden layer, but for targets and a factor that
+    is known at its end. The second pass multiplies exponentials by the hidden layer, and adds them
+    to the weights.
 
-    Targets are a few of the gradient's numbers. They are subtracted from it in memory, for the
-    layer below; from the weights they are subtracted afterwards, in float32, label by label. Where
-    an optimizer needs the gradient of the weights itself, logits are stored for that, a block of
-    labels at a time.
+    Targets are a few of the gradient's numbers. They are subtracted from both products afterwards,
+    in float32. It takes an optimizer that adds to the weights in place: see `OutputLayer`.
     """
 
-    may_keep = False
-
-    def begin_update(self, lr: float, updates: OutputUpdates) -> None:
-        """As `BlockPass.begin_update`."""
-        super().begin_update(lr, updates)
-        self._place = updates.in_place("output.weight", lr)
+    def _narrow(self) -> None:
+        """Set the operands of products: copies in float16, in tiles; and no blocks of labels."""
+        layer, array = self.layer, self.layer.buffers.array
+        self.block = layer.labels
+        self.weight = array("half weight", self.gpu.tiled_rows(layer.labels), layer.units)
+        self.factor = array("narrow hidden", self.gpu.tiled_rows(self.rows), layer.units)
+        self.gpu.to_tiles(self.weight, layer.weight)
+        self.gpu.to_tiles(self.factor, self.hidden, is_hidden=True)
+        chunks = self.gpu.product_chunks(self.rows, layer.labels)
+        tops, sums = (array(f"chunk {name}", chunks, self.rows) for name in ("tops", "sums"))
+        self.parts = tops, sums, array("chunk means", chunks, self.rows, layer.units)
 
     def _sum_exponentials(self) -> int:
-        operands = self.factor, self.weight, self.layer.bias
-        self.gpu.softmax_products(*operands, self.lane_peak[0], self.lane_total[0])
+        operands, sums = (self.factor, self.weight, self.layer.bias), self.lane_gradient[0]
+        self.gpu.softmax_products(self.parts, *operands, self.lane_peak[0], self.lane_total[0])
         for piece in self.batch:
             self.gpu.target_products(
-                self.lane_target[0], *operands, piece.y, piece.rows, piece.first_row
+                self.lane_target[0], sums, *operands, piece.y, piece.rows, piece.first_row
             )
         return 1
 
     def softmax_update(self, lane: int, start: int, stop: int) -> None:
-        """Run the second pass on a block: from the sums to the gradient and the update."""
-        if self._place is None:
-            super().softmax_update(lane, start, stop)
-            return
-        span, block = slice(start, stop), self.logits[lane, : stop - start]
+        """Run the second pass, from the sums to the update, on all labels at once."""
+        place = cast(InPlace, self.updates.in_place("output.weight", self.lr))
+        self._place, self._factor = place.target, place.factor / self.scale
         self.gpu.softmax_update(
-            block, self._place.target[span], self.bias_gradient[span], self.factor,
-            self.weight[span], self.layer.bias[span], self.shift,
-            self._place.factor / self.scale, self._place.keep,
+            place.target, self.bias_gradient, self.factor, self.weight, self.layer.bias,
+            self.shift, self._factor, place.keep,
         )  # fmt: skip
-        self._propagate(block, lane, span)
 
     def finish(self) -> None:
         """Update the biases, and the weights by the targets."""
+        for piece in self.batch:
+            self._subtract_targets(piece, None, 0, self.layer.labels)
         super().finish()
-        if self._place is None:
-            return
         scaled = self.layer.buffers.array("weighted hidden", self.rows, self.layer.units)
         self.gpu.scale_rows(scaled, self.hidden, self.label_weight)
-        factor = -self._place.factor / self.scale
         for piece in self.batch:
             self.kernels.sparse_update(
-                self._place.target, piece.y, piece.rows, scaled[piece.span], factor
+                self._place, piece.y, piece.rows, scaled[piece.span], -self._factor
             )
+
+    def gradient(self, used: int) -> Array:
+        """Return the gradient by the hidden layer."""
+        out, weights = self.lane_gradient[0][: self.rows], self.label_weight
+        self.gpu.join_products(out, self.parts, self.shift, weights, 1.0 / self.scale)
+        return out

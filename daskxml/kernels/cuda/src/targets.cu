@@ -46,26 +46,8 @@ KERNEL target_logits_half(
         labels);
 }
 
-// The same of weight @ hidden.T + bias, of all labels, with operands of float16: a block for a row,
-// a warp for every eighth of its labels.
-KERNEL target_products(
-    double* out, const unsigned short* hidden, const unsigned short* weight, const float* bias,
-    const int64* indptr, const int* indices, const int64* rows, int units, int64 first_row) {
-    int64 r = first_row + blockIdx.x, row = rows[blockIdx.x];
-    double sum = 0.0;
-    for (int64 j = indptr[row] + threadIdx.x / 32; j < indptr[row + 1]; j += blockDim.x / 32) {
-        int64 label = indices[j];
-        float part = threadIdx.x % 32 == 0 ? bias[label] : 0.0f;
-        for (int u = threadIdx.x % 32; u < units; u += 32)
-            part += half_value(hidden[r * units + u]) * half_value(weight[label * units + u]);
-        sum += part;
-    }
-    sum = block_sum(sum);
-    if (threadIdx.x == 0) out[r] += sum;
-}
-
 // delta -= weights at the rows' labels. Rows share labels, so the sum over a label's row is formed
-// in fixed point, `units` for a weight of 1: the same in any order. `deferred` starts from 0.
+// in fixed point, `units` for a weight of 1: the same in any order. `deferred` starts from 0. Without a `delta` nothing else is done.
 template <class T>
 __device__ void subtract_targets_of(
     T* delta, uint64* deferred, const float* weights, const int64* indptr, const int* indices,
@@ -79,7 +61,7 @@ __device__ void subtract_targets_of(
     for (; j < stop && indices[j] < first_label + labels; j += 32) {
         int64 label = indices[j] - first_label;
         T* at = delta + label * stride + r;
-        store_logit(at, load_logit(*at) - weights[r]);
+        if (delta) store_logit(at, load_logit(*at) - weights[r]);
         atomicAdd(deferred + label, amount);
     }
 }
