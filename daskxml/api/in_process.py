@@ -105,6 +105,9 @@ def simulate(
     job = Job.of(config, out=out, resume=resume, **options)
     late = [change.worker for change in changes if isinstance(change, Arrival)]
     threads = check_pools(pools or {}, [*named, *late], job.config)
+    if network and network.machine_workers and job.config.make_strategy().shares_model:
+        problem = "has one model, in the memory of one machine: leave machine_workers at 0"
+        raise ConfigError(f"[strategy] name = {job.config.strategy_name!r} {problem}")
 
     def devices(spec: Any) -> Devices:
         found, of_pools = (each(spec) if callable(each) else each for each in (cost, pool_cost))

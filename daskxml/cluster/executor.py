@@ -196,13 +196,12 @@ class Executor:
             worker.squared_norm = squared_norm
             self.group.timeline.lease_done(worker.name, busy_s)
 
-    def remove(self, worker: str) -> bool:
-        """Remove a lost worker and its leases; return whether the shared model is lost with it."""
+    def remove(self, worker: str) -> None:
+        """Remove a lost worker and its leases."""
         lost = self.group.worker(worker)
         self.group.forget(lost)
         for lease in [n for n, worker in self._leases.items() if worker is lost]:
             self.lease_ended(lease)
-        return bool(self.group.model_host) and not self.group.model_holders()
 
     # ------------------------------------------------------------ collectives
 

@@ -196,7 +196,7 @@ class Membership(Admission):
         Return none if the worker is lost that created a shared model.
         """
         workers = await self._choose(present)
-        creators = [worker for worker in workers if worker.host == self.group.model_host][:1]
+        creators = workers[:1] if self.group.model_host else []
         if not await self._create(workers, creators, present):
             return []
         left = remaining(workers)
@@ -374,7 +374,6 @@ class Membership(Admission):
             threads=threads,
             pool_threads=worker.device.pool_threads,
             host=worker.host,
-            model_host=self.group.model_host,
             process=worker.info.process,
         )
         return WorkerSettings.of(self.config, facts, slot)

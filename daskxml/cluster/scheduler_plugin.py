@@ -20,7 +20,6 @@ from distributed import Client, Scheduler, SchedulerPlugin
 from distributed.scheduler import TaskGroup, WorkerState
 
 from daskxml.cluster.data_loading import RowHolders, ScatteredRows, SharedRows
-from daskxml.cluster.remote_model import HOLDERS
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.cluster.tree_driver import TreeDriver
 from daskxml.cluster.worker_group import LostBeforeAnswer
@@ -67,7 +66,6 @@ class RunSchedulerPlugin(SchedulerPlugin):
             "daskxml_holder": self.holder_of,
             "daskxml_forget": self.forget_run,
             "daskxml_keep_rows": self.keep_rows,
-            HOLDERS: self.holders_of,
         }
 
     async def close(self) -> None:
@@ -183,11 +181,6 @@ class RunSchedulerPlugin(SchedulerPlugin):
                 await driver.group.commit(handle)
                 return {"address": handle.address, "header": driver.header("").as_dict()}
         raise ClusterError("every worker was lost before the model was fetched")
-
-    async def holders_of(self, run: str) -> list[str]:
-        """Return the addresses of the workers that have a run's shared model in memory."""
-        driver = self.drivers.get(run)
-        return [handle.address for handle in driver.group.model_holders()] if driver else []
 
     async def forget_run(self, run: str) -> None:
         """Release all resources of a run, and remove it; one that is not there must not begin."""

@@ -179,14 +179,10 @@ class WorkerGroup:
     def model_holders(self) -> list[WorkerHandle]:
         """Return the workers with the shared model in memory, in the order in which they joined."""
         workers = remaining(self.workers.values())
-        return [
-            worker for worker in workers if worker.is_created and worker.host == self.model_host
-        ]
+        return [worker for worker in workers if worker.is_created and self.model_host]
 
     def loss(self) -> str:
         """Return the loss that ends a session, in words."""
-        if self.workers and self.model_host:
-            return f"every worker on {self.model_host}, where the shared model is, was lost"
         return "every worker with the model was lost" if self.workers else "every worker was lost"
 
     def forget(self, worker: WorkerHandle) -> None:

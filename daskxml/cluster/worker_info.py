@@ -303,10 +303,11 @@ class RunWorkers:
                 f"takes no pool, which worker {info.name} at {info.address} is: start it without "
                 f"--resources {POOL}, or take a strategy like adaptive-hogbatch"
             )
-        if model_host and info.host != model_host and not self.config.cluster.push_pull:
+        if model_host and info.host != model_host:
             return ConfigError(
-                f"[cluster] push_pull = false: worker {info.name} at {info.address} is not on "
-                f"{model_host}, where the shared model is; start it there, or set push_pull = true"
+                f"[strategy] name = {self.config.strategy_name!r} has one model, in the memory of "
+                f"{model_host}, and worker {info.name} at {info.address} is on another machine: "
+                "start it there, stop it, or take a strategy like adaptive-sgd"
             )
         if info.address not in self.capabilities:
             return None

@@ -15,9 +15,7 @@ from distributed import Worker, WorkerPlugin, get_worker
 from distributed.protocol import to_serialize
 from distributed.utils import offload
 
-from daskxml.cluster.remote_model import PULL, PUSH, RemoteStore
 from daskxml.collectives.messages import ProgramResult
-from daskxml.core.arrays import Array
 from daskxml.core.errors import ClusterError
 from daskxml.core.work_stats import Means
 from daskxml.kernels.registry import telling_of_compilation
@@ -29,7 +27,6 @@ from daskxml.transport.communicator import Communicator, ProcessGroup
 from daskxml.transport.handshake import CollectiveId
 from daskxml.worker.merge_program import merge_program
 from daskxml.worker.resident_rows import Fetched
-from daskxml.worker.shared_model import LocalStore, SharedModel
 from daskxml.worker.training_worker import TrainingWorker
 
 TOPIC = "daskxml"
@@ -43,18 +40,15 @@ class LeaseQueue:
 
     Attributes
     ----------
-    worker, store
-        Executes leases; the store from which it pulls a shared model on another machine.
-    pushed
-        By pusher: the number of the last push that was added to the shared model here.
+    worker
+        Executes leases.
     evaluation
         Held while the replica is the global model; Dask may start the task of a lost worker's
         pieces beside that of this worker's own.
     """
 
-    def __init__(self, worker: TrainingWorker, store: RemoteStore | None = None) -> None:
-        self.worker, self.store = worker, store
-        self.pushed: dict[str, int] = {}
+    def __init__(self, worker: TrainingWorker) -> None:
+        self.worker = worker
         self.changed, self.evaluation = threading.Condition(), threading.Semaphore()
         self._leases: dict[int, tuple[Lease, Fetched]] = {}  # by turn
         self._taken, self.is_closed = 0, False
@@ -79,8 +73,6 @@ class LeaseQueue:
         with self.changed:
             self.is_closed = True
             self.changed.notify_all()
-        if self.store is not None:
-            self.store.close()
         self.worker.close()
 
 
@@ -121,8 +113,6 @@ class RunWorkerPlugin(WorkerPlugin):
             "daskxml_commit": self.commit,
             "daskxml_abort": self.abort,
             "daskxml_close": self.close,
-            PULL: self.pull,
-            PUSH: self.push,
         }
 
     async def teardown(self, worker: Worker) -> None:
@@ -234,32 +224,6 @@ class RunWorkerPlugin(WorkerPlugin):
         generation, models = worker.host_models()
         numbers = {"generation": generation, "best_megabatch": worker.best}
         return numbers | {name: to_serialize(model) for name, model in models.items()}
-
-    # ------------------------------------------------------------- shared model
-
-    def _shared(self, run: str) -> SharedModel | None:
-        return self.queues[run].worker.shared if run in self.queues else None
-
-    async def pull(self, run: str) -> dict[str, Any]:
-        """Send the shared model to a worker on another machine."""
-        shared = self._shared(run)
-        if shared is None:
-            return {"is_here": False}
-        return {"is_here": True, "model": to_serialize(await offload(shared.flat.copy))}
-
-    async def push(self, run: str, delta: Array, pusher: str, number: int) -> dict[str, Any]:
-        """Add the changes of a worker on another machine to the shared model.
-
-        A push may arrive twice, if the connection breaks before it is answered.
-        """
-        shared = self._shared(run)
-        if shared is None:
-            return {"is_here": False}
-        pushed = self.queues[run].pushed
-        if pushed.get(pusher, 0) < number:
-            pushed[pusher] = number
-            await offload(LocalStore(shared).push, delta)
-        return {"is_here": True}
 
 
 def worker_plugin() -> RunWorkerPlugin:

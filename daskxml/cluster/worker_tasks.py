@@ -10,7 +10,6 @@ from typing import Any
 
 from distributed import get_worker, secede
 
-from daskxml.cluster.remote_model import RemoteStore
 from daskxml.cluster.worker_group import Created
 from daskxml.cluster.worker_plugin import (
     TOPIC,
@@ -53,8 +52,8 @@ def create_worker(
     Parameters
     ----------
     handles
-        Of the shared model, from the workers on this machine that have it in memory; without one, a
-        shared model is created here.
+        Of the shared model, from the workers that have it in memory; without one, a shared model is
+        created here.
 
     Returns
     -------
@@ -74,17 +73,12 @@ def create_worker(
     removals = plugin.removals[run]
     limit = get_worker().memory_manager.memory_limit or 0
     settings = replace(settings, slot=replace(settings.slot, memory_bytes=limit))
-    shared = store = None
-    if settings.strategy.shares_model and not settings.slot.is_on_model_host:
-        store = RemoteStore(get_worker(), run)
-    elif settings.strategy.shares_model and handles:
-        shared = open_shared(handles)
-    worker = TrainingWorker(
-        settings, shared, store, shared_zeros if settings.slot.device == "cpu" else None
-    )
+    shared = open_shared(handles) if settings.strategy.shares_model and handles else None
+    zeros = shared_zeros if settings.slot.device == "cpu" else None
+    worker = TrainingWorker(settings, shared, zeros=zeros)
     speed = worker.warm_up()
     worker.initialize()
-    plugin.add_queue(run, LeaseQueue(worker, store), removals)
+    plugin.add_queue(run, LeaseQueue(worker), removals)
     handle = None
     with suppress(ClusterError):  # a worker alone can do without
         handle = None if worker.shared is None else worker.shared.handle

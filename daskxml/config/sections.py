@@ -208,9 +208,6 @@ class ClusterSection:
     threads
         Threads of each worker's kernels; 0 divides the cores that pools leave among the workers
         of a machine.
-    push_pull
-        Strategies with one shared model may use workers on other machines than the model's: those
-        pull it and push what they change, over the network.
     dashboard_prefix
         What the paths of the local cluster's dashboard begin with, as a proxy in front of it needs:
         ``/user/me``.
@@ -239,7 +236,6 @@ class ClusterSection:
     pools: int = bounded(0, low=0, high=4096)
     pool_threads: int = bounded(0, low=0, high=4096)
     threads: int = bounded(0, low=0, high=4096)
-    push_pull: bool = True
     dashboard_prefix: str = ""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     protocol: Literal["auto", "tcp", "ucx"] = "auto"

@@ -20,7 +20,7 @@ from daskxml.core.fields import bounded, check_ranges
 from daskxml.data.order import derive_key
 from daskxml.models.kinds import TRAINED
 from daskxml.models.protocol import Spec
-from daskxml.strategies.protocol import WorkerDevice, natural_order
+from daskxml.strategies.protocol import WorkerDevice
 
 TICK_S = 2.0**-30
 
@@ -101,7 +101,7 @@ class Network:
         From the scheduler to a worker, or back: a small message. The default is that of threads of
         one process; Dask between processes takes 2 to 5 ms.
     machine_workers
-        Workers on each machine, for hierarchical Adasum and shared models; 0: all of them.
+        Workers on each machine, for hierarchical Adasum; 0: all of them.
 
     Examples
     --------
@@ -252,20 +252,6 @@ class Devices:
     def cost_of(self, worker: str) -> CostModel | None:
         """Return the cost of a worker's batches at speed 1."""
         return self.pool_cost or self.cost if worker in self.pools else self.cost
-
-    def model_host_of(self, machines: Mapping[str, str]) -> str:
-        """Return the machine of the shared model: that of the first pool, else of the first worker.
-
-        Examples
-        --------
-        >>> devices = Devices(cost=CostModel(fixed_s=1.0), network=Network(), pools={"2": 4})
-        >>> devices.model_host_of({"0": "near", "2": "far"})
-        'far'
-        >>> devices.model_host_of({"10": "far", "9": "near"})
-        'near'
-        """
-        first = min(machines, key=lambda name: (name not in self.pools, natural_order(name)))
-        return machines[first]
 
     def plain(self) -> dict[str, Any]:
         """Return all of it as JSON values."""

@@ -158,14 +158,11 @@ class LocalExecutor:
         ]  # fmt: skip
         heapq.heapify(self._tasks)
 
-    def remove(self, worker: str) -> bool:
-        """Forget a lost worker and its work; return whether the shared model is lost with it."""
+    def remove(self, worker: str) -> None:
+        """Forget a lost worker and its work."""
         del self.workers[worker]
         self._tasks = [entry for entry in self._tasks if worker not in entry[-1].workers]
         heapq.heapify(self._tasks)
-        left = [other.training.settings for other in self.workers.values()]
-        shares_model = bool(left) and left[0].strategy.shares_model
-        return shares_model and not any(settings.slot.is_on_model_host for settings in left)
 
     def _start(
         self,

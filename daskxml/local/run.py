@@ -243,7 +243,7 @@ class LocalRun:
 
     def _next_workers(self, driver: LocalDriver, script: Script, clock: Clock) -> dict[str, float]:
         """Return the speeds of those with which the run continues from its last checkpoint."""
-        lost = "the shared model" if driver.executor.workers else "every worker"
+        lost = "every worker with the model" if driver.executor.workers else "every worker"
         self._warn(f"{lost} was lost; going back to the last checkpoint")
         if speeds := driver.speeds():
             return speeds

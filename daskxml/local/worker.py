@@ -45,7 +45,7 @@ class LocalWorker:
     cost
         Of batches at speed 1; None: in real time.
     shared
-        The shared model, if any; the first worker on its machine creates it.
+        The shared model, if any; the first worker creates it.
 
     Attributes
     ----------
@@ -81,14 +81,11 @@ class LocalWorker:
         if self.is_virtual:
             slot = replace(slot, pool_threads=min(slot.pool_threads, 1))
         self.training = TrainingWorker(
-            replace(settings, slot=slot),
-            shared if settings.slot.is_on_model_host else None,
-            self._pending if self.has_copy else None,
+            replace(settings, slot=slot), shared, self._pending if self.has_copy else None
         )
         if self.has_copy:
-            found = shared or self.training.shared
-            assert found is not None
-            self._pending.bind(LocalStore(found, self.training.kernels))
+            assert self.training.shared is not None
+            self._pending.bind(LocalStore(self.training.shared, self.training.kernels))
 
     def _hold(self, rows: Rows) -> None:
         if rows.is_replicated:
@@ -257,28 +254,17 @@ class WorkerFactory:
     ) -> None:
         self._config, self._devices, self._rows = config, devices, rows
         self._facts = DataFacts.of(spec, session.placement, rows.facts)
-        self._numbers, self._model_host = itertools.count(), ""
+        self._numbers = itertools.count()
         self._shared: SharedModel | None = None
         self._budgets: dict[str, int] = {}  # for logits, by device, which workers share
 
     def create_first(self, speeds: Mapping[str, float]) -> dict[str, LocalWorker]:
         """Return the workers of the beginning, by name."""
-        machines = {name: self._next_machine() for name in speeds}
-        self._model_host = self._devices.model_host_of(machines)
-        # Workers on the model's machine come first, to create the shared model.
-        ordered = sorted(speeds, key=lambda name: machines[name] != self._model_host)
-        created = {name: self._create(name, speeds[name], machines[name]) for name in ordered}
-        return {name: created[name] for name in speeds}
+        return {name: self.create(name, speed) for name, speed in speeds.items()}
 
     def create(self, name: str, speed: float) -> LocalWorker:
-        """Return a worker that arrives later, in the next place on the machines."""
-        return self._create(name, speed, self._next_machine())
-
-    def _next_machine(self) -> str:
-        return self._devices.network.machine_of(next(self._numbers))
-
-    def _create(self, name: str, speed: float, machine: str) -> LocalWorker:
-        settings, cost = self._settings(name, machine), self._devices.cost_of(name)
+        """Return a worker in the next place on the machines."""
+        settings, cost = self._settings(name), self._devices.cost_of(name)
         device, budget_bytes = settings.slot.device, settings.logits_budget_bytes
         budget_bytes = self._budgets.get(device, budget_bytes)
         settings = replace(settings, logits_budget_bytes=budget_bytes)
@@ -287,13 +273,12 @@ class WorkerFactory:
         self._budgets[device] = worker.training.settings.logits_budget_bytes
         return worker
 
-    def _settings(self, name: str, machine: str) -> WorkerSettings:
+    def _settings(self, name: str) -> WorkerSettings:
         cluster = self._config.cluster
         slot = WorkerSlot(
             device="cpu" if cluster.device == "auto" else cluster.device,
             threads=cluster.threads_on(len(os.sched_getaffinity(0)), 1),
             pool_threads=self._devices.device_of(name).pool_threads,
-            host=machine,
-            model_host=self._model_host,
+            host=self._devices.network.machine_of(next(self._numbers)),
         )
         return WorkerSettings.of(self._config, self._facts, slot)

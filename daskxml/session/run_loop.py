@@ -51,8 +51,8 @@ class Executor(Protocol):
     def execute(self, command: Command) -> None:
         """Start a command."""
 
-    def remove(self, worker: str) -> bool:
-        """Forget a lost worker and its work; return whether the shared model is lost with it."""
+    def remove(self, worker: str) -> None:
+        """Forget a lost worker and its work."""
 
 
 class Membership(Protocol):
@@ -124,8 +124,7 @@ class RunLoop:
     def lose(self, worker: str, now_s: float) -> list[Command]:
         """Return the commands that follow from the loss of a worker that took part."""
         self._publish("worker", event="lost", worker=worker)
-        if self.executor.remove(worker):
-            return [Restart()]
+        self.executor.remove(worker)
         return self.session.handle(WorkerLost(worker), now_s)
 
     def admit(self, now_s: float) -> list[Command]:

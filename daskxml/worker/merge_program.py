@@ -15,7 +15,6 @@ from daskxml.collectives.combine import merge_factors
 from daskxml.collectives.messages import Program
 from daskxml.collectives.ring import PIECE_FLOATS, all_reduce
 from daskxml.core.arrays import Array
-from daskxml.core.errors import TrainingError
 from daskxml.core.work_stats import Means
 from daskxml.session.commands import MergeReplicas
 from daskxml.worker.gang_programs import combine_among_ranks
@@ -34,15 +33,10 @@ def merge_program(
         The machine of every rank.
     piece_size
         Elements of a message, at most.
-
-    Raises
-    ------
-    TrainingError
-        If no rank is on the machine of the shared model.
     """
     worker.commit(command.generation - 1)
     if worker.settings.strategy.shares_model:
-        return (yield from _copy_shared_model(worker, rank, hosts))
+        return (yield from _copy_shared_model(worker, rank, len(hosts)))
     merge = _Merge(worker, command, rank, hosts, piece_size)
     means: Means = {}
     with worker.kernels.time_range("merge"):
@@ -57,19 +51,14 @@ def merge_program(
     return means
 
 
-def _copy_shared_model(worker: TrainingWorker, rank: int, hosts: tuple[str, ...]) -> Program[Means]:
-    """Copy the shared model while no worker steps; the first rank on its machine sends the copy.
+def _copy_shared_model(worker: TrainingWorker, rank: int, ranks: int) -> Program[Means]:
+    """Copy the shared model while no worker steps; the first rank sends its copy to the others.
 
-    Also to ranks that could copy it themselves: what a lost worker pushed may be added meanwhile.
+    They could copy it themselves, but what a lost worker pushed may be added meanwhile.
     """
-    model_host = worker.settings.slot.model_host
-    if model_host not in hosts:
-        raise TrainingError(f"the shared model is gone: no worker is left on {model_host}")
-    root = hosts.index(model_host)
-    if rank == root and worker.shared is not None:
+    if rank == 0 and worker.shared is not None:
         worker.kernels.copy(worker.scratch, worker.kernels.to_device(worker.shared.flat))
-    others = [other for other in range(len(hosts)) if other != root]
-    yield from broadcast(rank, root, others, worker.scratch)
+    yield from broadcast(rank, 0, range(1, ranks), worker.scratch)
     return {}
 
 

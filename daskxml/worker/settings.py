@@ -68,9 +68,8 @@ class WorkerSlot:
         The kernels' device, ``"cpu"`` or ``"cuda"``, and their threads on a CPU.
     pool_threads
         Threads that update one model without locks; 0: a replica that steps batch after batch.
-    host, model_host
-        The worker's machine, and that of a shared model: workers elsewhere pull the model from
-        there and push their changes.
+    host
+        The worker's machine.
     memory_bytes
         What the worker's process may take in all; 0: as much as the machine has.
     process
@@ -81,7 +80,6 @@ class WorkerSlot:
     threads: int = 1
     pool_threads: int = 0
     host: str = ""
-    model_host: str = ""
     memory_bytes: int = 0
     process: str = ""
 
@@ -89,11 +87,6 @@ class WorkerSlot:
     def kernel_threads(self) -> int:
         """Threads of the kernels that do not step: all of a pool's."""
         return self.pool_threads or self.threads
-
-    @property
-    def is_on_model_host(self) -> bool:
-        """Whether this worker is on the machine of the shared model."""
-        return self.host == self.model_host
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +129,7 @@ class WorkerSettings:
     @property
     def steps_in_place(self) -> bool:
         """Whether this worker steps on the shared model itself, and not on a copy."""
-        slot = self.slot
-        return self.strategy.shares_model and slot.is_on_model_host and slot.pool_threads > 0
+        return self.strategy.shares_model and self.slot.pool_threads > 0
 
     @property
     def state_on_merge(self) -> MergedState:

@@ -21,7 +21,6 @@ import numpy as np
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ClusterError, ConfigError
 from daskxml.kernels import Kernels, get_kernels
-from daskxml.worker.settings import WorkerSlot
 
 _FLOAT_BYTES = 4
 _PREFIX = "daskxml-"  # of the names by which /proc shows the memory
@@ -231,22 +230,6 @@ class LocalStore:
     def __init__(self, shared: SharedModel, kernels: Kernels | None = None) -> None:
         self.flat = shared.flat
         self._kernels = kernels or get_kernels("cpu", 1)
-
-    @classmethod
-    def of(cls, shared: SharedModel | None, slot: WorkerSlot, kernels: Kernels) -> LocalStore:
-        """Return the store of a worker on the machine of the shared model.
-
-        Raises
-        ------
-        ConfigError
-            If it is on another machine.
-        """
-        if shared is None:
-            raise ConfigError(
-                f"the shared model is on {slot.model_host}, this worker on {slot.host}: "
-                "let models be pulled and pushed between machines (cluster.push_pull)"
-            )
-        return cls(shared, kernels if kernels.name == "cpu" else None)
 
     def pull(self, out: Array) -> None:
         """Copy the model, as it stands."""

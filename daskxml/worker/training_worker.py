@@ -88,10 +88,11 @@ class TrainingWorker:
         self.label_counts: Array = np.zeros(settings.data.spec.labels, dtype=np.int64)
         self.inverse_propensity: Array = np.ones(settings.data.spec.labels)
         self.layout = Layout(settings.data.network)
-        self._owns_shared = shared is None and shares_model and slot.is_on_model_host
+        self._owns_shared = shared is None and shares_model
         self.shared = SharedModel.create(self.layout.size) if self._owns_shared else shared
-        if shares_model and not settings.steps_in_place:
-            store = store or LocalStore.of(self.shared, slot, self.kernels)
+        if self.shared is not None and not settings.steps_in_place:
+            kernels = self.kernels if self.kernels.name == "cpu" else None
+            store = store or LocalStore(self.shared, kernels)
         self.runner = make_batch_runner(settings, self.kernels, self.rows, self.shared, store)
         self.replica, self.memory = self.runner.replica, self.runner.memory
         self._zeros: Callable[[int], Array] = zeros or self.kernels.zeros

@@ -93,15 +93,16 @@ def test_threads_that_are_asked_for_must_have_cores():
         RunWorkers(config(threads=3), present, capabilities).check()
 
 
-def test_a_shared_model_is_on_one_machine_unless_changes_are_pushed():
+def test_a_shared_model_is_on_one_machine():
     present = [WorkerInfo(str(i), f"tcp://h{i}:1") for i in range(2)]
-    for name, push_pull in (("hogbatch", True), ("adaptive-sgd", False)):
-        values = {"strategy": {"name": name}, "cluster": {"push_pull": push_pull}}
-        RunWorkers(load_run_config({"training": {"epochs": 1}} | values), present, {}).check()
-    values = {"strategy": {"name": "hogbatch"}, "cluster": {"push_pull": False}}
-    far = RunWorkers(load_run_config({"training": {"epochs": 1}} | values), present, {})
-    with pytest.raises(ConfigError, match="worker 1 at tcp://h1:1 is not on h0"):
-        far.check()
+    made = {
+        name: load_run_config({"training": {"epochs": 1}, "strategy": {"name": name}})
+        for name in ("hogbatch", "adaptive-sgd")
+    }
+    RunWorkers(made["adaptive-sgd"], present, {}).check()
+    RunWorkers(made["hogbatch"], present[:1], {}).check()
+    with pytest.raises(ConfigError, match="of h0, and worker 1 at tcp://h1:1 is on another"):
+        RunWorkers(made["hogbatch"], present, {}).check()
 
 
 def refusal(present: Any, capabilities: Any, **cluster: Any) -> str:

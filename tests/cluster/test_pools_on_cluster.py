@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import signal
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 from distributed import Client
 
 import daskxml
 import harness.pools as pools
-import harness.replay as replay
 from daskxml.cli.main import main
-from daskxml.cluster.worker_plugin import LeaseQueue, RunWorkerPlugin
-from daskxml.config import load_run_config
 from daskxml.core.errors import ClusterError
 from harness.commands import WITHIN_S, Command
 from harness.ledger_check import check_ledger
@@ -192,95 +185,6 @@ def test_workers_join_and_the_run_goes_on_from_a_checkpoint(data: Data, tmp_path
     assert resumed.history[-1]["loss"] < 0.95 * resumed.history[0]["loss"]
 
 
-# ------------------------------------------------------------------- two machines
-
-
-@pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A cluster with a pool on this machine and a replica worker on another."""
-    workers = {"far": pools.ELSEWHERE, "near": pools.POOL}
-    with pools.cluster_of(tmp_path_factory.mktemp("dask"), workers) as connected:
-        yield connected
-
-
-def test_a_worker_on_another_machine_pulls_and_pushes(machines: Client, data: Data) -> None:
-    mapped: dict[str, set[str]] = {}
-
-    def watch(event: Event) -> None:
-        if event["kind"] == "megabatch" and event["row"]["megabatch"] == 3:
-            mapped.update(pools.mapped(machines))
-
-    run = daskxml.train(
-        make_values(), client=machines, train=data["train"], test=data["test"], on_event=watch
-    )
-    check_run(run, 6)
-    assert worked(run.history, "far")
-    assert worked(run.history, "near")
-    assert mapped["far"] == set()
-    assert len(mapped["near"]) == 1
-    refused = make_values() | {"cluster": {"push_pull": False}}
-    with pytest.raises(daskxml.ConfigError, match=r"push_pull = false: worker far at .* true"):
-        daskxml.train(refused, client=machines, train=data["train"])
-
-
-def test_the_holder_of_the_model_dies_while_others_push(data: Data, tmp_path: Path) -> None:
-    workers = {"a": pools.POOL, "b": pools.POOL, "far": pools.ELSEWHERE}
-    with pools.cluster_of(tmp_path, workers) as client:
-        pools.arm(client, "a", "lease", 8)
-        events: list[Event] = []
-        run = daskxml.train(
-            make_values(megabatches=10), client=client, train=data["train"], test=data["test"],
-            on_event=events.append,
-        )  # fmt: skip
-    check_run(run, 10)
-    kinds = [event["kind"] for event in events]
-    assert "rewound" not in kinds
-    assert "warning" not in kinds
-    lost = next(row for row in run.history if any(e["kind"] == "lost" for e in row["events"]))
-    assert max(worked(run.history, "far")) > lost["megabatch"]
-
-
-@pytest.mark.slow
-def test_nobody_is_left_on_the_machine_of_the_model(data: Data, tmp_path: Path) -> None:
-    workers = {"far": pools.ELSEWHERE, "near": pools.POOL}
-    with pools.cluster_of(tmp_path / "dask", workers) as client:
-        near, events = pools.pid_of(client, "near"), list[Event]()
-
-        def kill(event: Event) -> None:
-            events.append(event)
-            is_first = [e["kind"] for e in events].count("megabatch") == 3
-            if event["kind"] == "megabatch" and is_first:  # while the other one pulls and pushes
-                os.kill(near, signal.SIGKILL)
-
-        run = daskxml.train(
-            make_values(megabatches=20), client=client, train=data["train"], test=data["test"],
-            out=tmp_path / "run", overrides={"strategy.lease_s": 0}, on_event=kill,
-        )  # fmt: skip
-    check_run(run, 20)
-    told = [event for event in events if event["kind"] in ("rewound", "warning")]
-    assert [event["kind"] for event in told] == ["warning", "rewound"]
-    assert "where the shared model is, was lost; going back" in told[0]["text"]
-    assert 2 <= told[1]["megabatch"] < 20
-
-
-def test_a_push_that_comes_twice_counts_once(data: Data) -> None:
-    rows = replay.shuffled_rows(data["train"], 0)
-    plugin = RunWorkerPlugin()
-    plugin.queues = {
-        "run": LeaseQueue(replay.make_training_worker(load_run_config(make_values()), rows))
-    }
-    before = plugin.queues["run"].worker.shared.flat.copy()
-    delta = np.full_like(before, 0.5)
-
-    async def push() -> list[dict[str, Any]]:
-        told = [await plugin.push("run", delta, "far", number) for number in (1, 1, 2)]
-        return [*told, await plugin.push("another", delta, "far", 1), await plugin.pull("run")]
-
-    *told, pulled = asyncio.run(push())
-    assert [answer["is_here"] for answer in told] == [True, True, True, False]
-    np.testing.assert_array_equal(pulled["model"].data, before + np.float32(0.5) + np.float32(0.5))
-
-
 # ------------------------------------------------------------------ nothing is left
 
 RUN_FILE = """
@@ -338,6 +242,20 @@ def test_workers_that_cannot_do_a_run(data: Data, tmp_path: Path) -> None:
         for strategy in ("adaptive-hogbatch", "adaptive-sgd"):
             with pytest.raises(ClusterError, match="4097 threads, more than its"):
                 daskxml.train(make_values(strategy), client=client, train=data["train"])
+
+
+def test_a_worker_on_another_machine_than_the_shared_model_is_refused(
+    data: Data, tmp_path: Path
+) -> None:
+    workers = {"far": pools.ELSEWHERE, "near": pools.POOL}
+    with pools.cluster_of(tmp_path, workers) as client:
+        refused = r"name = 'hogbatch' has one model, .* worker far at \S+ is on another machine"
+        with pytest.raises(daskxml.ConfigError, match=refused):
+            daskxml.train(make_values("hogbatch"), client=client, train=data["train"])
+        run = daskxml.train(
+            make_values("adaptive-sgd"), client=client, train=data["train"], test=data["test"]
+        )
+    check_run(run, 6)
 
 
 def test_a_pool_cannot_take_part_in_gangs(client: Client, data: Data) -> None:

@@ -195,7 +195,7 @@ BROUGHT_BACK = Case(
 
 
 STAYS_ON_WORKERS = Case(
-    54457, "adaptive-hogbatch", False, True, workers=1, epochs=3, checkpoint_every=1, machines=2,
+    54457, "adaptive-hogbatch", False, True, workers=1, epochs=3, checkpoint_every=1,
     faults=(
         fault("full", "open history", lasts_s=2.4),
         replace(fault("join", "", at=7), pick=2),
@@ -270,18 +270,6 @@ BOTH_LAUNCH = Case(
         fault("scheduler", "daskxml_read", at=86, lag=4),
         fault("client", "daskxml_read", at=86, lasts_s=5.629122298911454, lag=8),
         fault("stop", "", at=172, lasts_s=0.22967868147042625),
-    ),
-)  # fmt: skip
-
-
-PUSHED_BY_A_LOST_WORKER = Case(
-    71981, "cpu-gpu-hogbatch", False, True, workers=4, epochs=3, checkpoint_every=1, machines=2,
-    transport="tcp", pools=1, follows=True,
-    faults=(
-        replace(fault("freeze here", "", at=107, lasts_s=0.26941754769942794, returns_s=1.0),
-                pick=3),
-        replace(fault("kill here", "", at=107, lasts_s=0.051982679156636936, returns_s=-1.0, lag=1),
-                pick=1),
     ),
 )  # fmt: skip
 
@@ -509,7 +497,6 @@ def test_a_worker_that_is_alone_in_a_merge_is_waited_for() -> None:
         ("a run that is being forgotten does not see who comes", COMES_AS_FORGOTTEN),
         ("a worker is created by the next process at an address", CREATED_FOR_ANOTHER),
         ("a task that was given up writes beside one of the next run", STILL_WRITES),
-        ("workers copy a shared model one by one", PUSHED_BY_A_LOST_WORKER),
         (
             "a run is forgotten while a worker writes its files",
             replace(

@@ -19,14 +19,14 @@ from harness.recording import commands_of
 class Twin:
     """Repeats a recorded run of plain SGD without jitter, from its timed commands alone."""
 
-    def __init__(self, trace, rows, spec, *, seed, network, costs, pools, lost=(), away=()):
+    def __init__(self, trace, rows, spec, *, seed, network, costs, pools, lost=()):
         self.trace, self.network, self.costs, self.pools = trace, network, costs, pools
         self.spec, self.lost = spec, {loss.worker: loss.at_s for loss in lost}
         self.kernels = get_kernels("cpu", 1)
         self.resident_rows = ResidentRows(self.kernels, seed)
         self.resident_rows.hold_all(rows.train, ())
         self.model = initial_parameters(spec, seed)
-        self.in_place = pools.keys() - set(away)
+        self.in_place = pools.keys()
         self.copies = {}
 
     def moments(self):

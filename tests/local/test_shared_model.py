@@ -93,20 +93,6 @@ def test_changes_are_added_as_a_slow_twin_adds_them(data, shared, machine, trace
     check_ledger(run.history, 1500)
 
 
-def test_a_pool_on_another_machine_works_on_a_copy_as_well(data, shared, machine, trace):
-    machine["network"] = Network(bandwidth_bytes_s=1e8, message_s=1e-3, machine_workers=2)
-    machine["pools"] = pools = {"cpu": 4, "far": 3}
-    config = resolve_run(shared, data["train"], data["test"], ())
-    run = simulate(config, {"gpu": 1.0, "cpu": 1.0, "far": 1.0}, **machine)
-    twin = Twin(
-        list(trace), read_rows(config, 3), run.model.spec, seed=0, network=machine["network"],
-        costs={"gpu": COST, "cpu": POOL_COST, "far": POOL_COST}, pools=pools, away=["far"],
-    )  # fmt: skip
-    assert np.abs(twin.run() - flat(run.model)).max() < 1e-5
-    assert run.history[0]["merged_bytes"] == 2 * twin.model.nbytes  # one copy, sent to two
-    check_ledger(run.history, 1500)
-
-
 def test_the_same_seed_gives_the_same_bytes_and_the_loss_falls(data, shared, machine, tmp_path):
     shared["training"]["megabatches"] = 6
     machine["cost"] = CostModel(fixed_s=2e-3, per_row_s=1e-4)
@@ -161,22 +147,10 @@ def test_what_a_lost_worker_has_finished_stays_done(data, shared, machine):
     assert event["rows_returned"] < first["workers"]["gpu"]["rows"]
 
 
-def test_the_model_is_lost_with_its_machine(data, shared, machine, tmp_path):
-    machine["network"] = Network(bandwidth_bytes_s=1e8, message_s=1e-3, machine_workers=1)
-    plain = simulate(shared, SPEEDS, **data, **machine)
-    late_s = plain.history[1]["wall_s"] + 0.5 * plain.history[2]["train_s"]
-    for lost, is_home in (("gpu", False), ("cpu", True)):
-        counted = []
-        run = simulate(
-            shared, SPEEDS, **data, **machine, changes=[Loss(late_s, lost)],
-            out=tmp_path / lost, on_event=counted.append,
-        )  # fmt: skip
-        check_ledger(run.history, 1500)
-        warnings = [event["text"] for event in counted if event["kind"] == "warning"]
-        assert any("shared model was lost" in text for text in warnings) == is_home
-        assert len(run.history) == 3
-        assert sorted(run.history[1]["workers"]) == ["cpu", "gpu"]
-        assert (lost in run.history[2]["workers"]) != is_home
+def test_a_shared_model_on_several_machines_is_refused(data, shared, machine):
+    machine["network"] = Network(machine_workers=1)
+    with pytest.raises(ConfigError, match="one model, in the memory of one machine: leave machine"):
+        simulate(shared, SPEEDS, **data, **machine)
 
 
 def test_a_pool_takes_part_in_merges_with_a_replica_of_its_own(data, machine, values):

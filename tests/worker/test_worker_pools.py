@@ -7,28 +7,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from daskxml.core.errors import ConfigError, TrainingError
+from daskxml.core.errors import TrainingError
 from daskxml.data.rows import take_rows
 from daskxml.models.network.spec import initial_parameters
 from daskxml.optim import OptimizerConfig
-from daskxml.session.commands import MergeReplicas
 from daskxml.session.ledger import Span, cut_batches
 from daskxml.worker.batch_runner import warm_up
 from daskxml.worker.evaluation import evaluate
-from daskxml.worker.merge_program import merge_program
 from daskxml.worker.resident_rows import part_of, span_rows
-from daskxml.worker.shared_model import LocalStore, SharedModel
+from daskxml.worker.shared_model import SharedModel
 from daskxml.worker.training_worker import TrainingWorker
 from harness.gangs import DATA, ROWS, SETTINGS, make_workers, merge
-from harness.together import run_together
 from harness.worker_settings import changed
 
-SHARED = changed(SETTINGS, kind="shares_model", host="here", model_host="here")
+SHARED = changed(SETTINGS, kind="shares_model")
 SEEDS_MODEL = initial_parameters(SETTINGS.data.spec, SETTINGS.config.run.seed)
 
 
-def make_worker(settings, shared=None, store=None):
-    worker = TrainingWorker(settings, shared, store)
+def make_worker(settings, shared=None):
+    worker = TrainingWorker(settings, shared)
     worker.initialize()
     worker.rows.hold_all([DATA[0]], [DATA[1]])
     return worker
@@ -149,26 +146,6 @@ def test_a_replica_on_the_model_host_adds_its_change_batch_by_batch():
         model += np.float32(0.125)
 
 
-@pytest.mark.parametrize("threads", [0, 1, 2])
-def test_a_worker_elsewhere_pulls_and_pushes(threads):
-    owner = make_worker(changed(SHARED, pool_threads=1))
-    settings = changed(SHARED, pool_threads=threads, host="elsewhere")
-    worker = make_worker(settings, store=LocalStore(owner.shared))
-    assert worker.shared is None
-    owner.shared.flat[:] += np.float32(0.5)
-    done = worker.lease(batches_of(0, 40), 0.1, {})
-    assert done.updates == 5 * max(threads, 1)
-    moved = (owner.shared.flat - SEEDS_MODEL)[: SETTINGS.data.spec.features].mean()
-    assert 0.1 < moved < 0.7  # 0.5 once, less what steps took, which two threads do in any order
-    difference = owner.shared.flat != SEEDS_MODEL + np.float32(0.5)
-    assert difference.any()
-
-
-def test_a_worker_elsewhere_without_push_and_pull_is_refused():
-    with pytest.raises(ConfigError, match=r"on here, this worker on elsewhere.*push_pull"):
-        TrainingWorker(changed(SHARED, host="elsewhere"))
-
-
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("act", ["warm up", "initialize", "checkpoint", "rewind", "commit"])
 def test_a_newcomer_on_the_model_host_leaves_the_shared_model_alone(threads, act):
@@ -220,33 +197,19 @@ def test_threads_that_train_at_the_same_time_as_a_replica_lower_the_loss(threads
 # ---------------------------------------------------------------------- merges
 
 
-def make_group():
-    """Two at home, a pool and a replica, and one of each elsewhere; the first is elsewhere."""
-    pool = make_worker(changed(SHARED, pool_threads=2))
-    replica = make_worker(SHARED, SharedModel.open(pool.shared.handle))
-    far = [
-        make_worker(changed(SHARED, pool_threads=t, host="far"), store=LocalStore(pool.shared))
-        for t in (0, 1)
-    ]
-    return [far[0], pool, replica, far[1]], ("far", "here", "here", "far")
-
-
 def test_a_merge_takes_the_shared_model_down_for_all():
-    group, hosts = make_group()
+    pool = make_worker(changed(SHARED, pool_threads=2))
+    others = [
+        make_worker(changed(SHARED, pool_threads=threads), SharedModel.open(pool.shared.handle))
+        for threads in (0, 0, 1)
+    ]
+    group = [others[0], pool, *others[1:]]
     for worker, start in zip(group, (0, 30, 60, 90), strict=True):
         worker.lease(batches_of(start, start + 30), 0.3, {})
     trained = group[1].shared.flat.copy()
-    assert merge(group, [0.1, 0.2, 0.3, 0.4], hosts=hosts) == [{}] * 4
+    assert merge(group, [0.1, 0.2, 0.3, 0.4]) == [{}] * 4
     for worker in group:
         np.testing.assert_array_equal(worker.current, trained)
         np.testing.assert_array_equal(worker.previous, SEEDS_MODEL)
         np.testing.assert_array_equal(worker.replica.flat, trained)  # evaluations use it
     np.testing.assert_array_equal(group[1].shared.flat, trained)
-
-
-def test_a_merge_without_anybody_on_the_model_host_is_an_error():
-    group, _ = make_group()
-    order = MergeReplicas(1, {"a": 0.5, "b": 0.5}, 0.0)
-    far = [group[0], group[3]]
-    with pytest.raises(TrainingError, match="the shared model is gone: no worker is left on here"):
-        run_together([merge_program(m, order, r, ("far", "far")) for r, m in enumerate(far)])

@@ -213,8 +213,6 @@ PLANTS = (
           "self.runner.close()", "pass"),
     Plant("a thread of a pool leaves out its part", "worker.pool:Pool.run",
           "if part:", "if part and thread == 0:"),
-    Plant("a push that comes twice counts twice", "cluster.worker_plugin:RunWorkerPlugin.push",
-          "if pushed.get(pusher, 0) < number:", "if True:"),
     Plant("a shared model is not gone back to", "worker.training_worker:TrainingWorker.set_model",
           "np.copyto(self.shared.flat, current)", "pass"),
     Plant("the pieces of a tree are in the order in which they are there",
@@ -379,12 +377,6 @@ PLANTS = (
           "cluster.worker_tasks:remove_worker",
           "await asyncio.to_thread(plugin.await_writing, run_dir)", "pass",
           matters="not plugin.writing(run_dir)._value"),
-    Plant("workers copy a shared model one by one",
-          "worker.merge_program:_copy_shared_model",
-          "if other != root]",
-          "if hosts[other] != model_host]\n"
-          "    if worker.shared is not None:\n"
-          "        worker.scratch[:] = worker.shared.flat"),
     Plant("a checkpoint with rows of two epochs is refused", "records.row_schema:_check_leases",
           "<= epoch + _MOST_AHEAD", "<= epoch"),
     Plant("of a lost worker's evaluation only the first piece is done again",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from daskxml import strategies
 
@@ -173,7 +173,7 @@ def draw_case(seed: int) -> Case:
     rng = random.Random(seed)
     strategy = rng.choice(LEASING if rng.random() < 0.4 else STRATEGIES)
     takes_pools = strategy in (*LEASING, *SHARING)
-    return Case(
+    case = Case(
         seed=seed,
         strategy=strategy,
         quorum=strategy in LEASING and rng.random() < 0.4,
@@ -189,6 +189,7 @@ def draw_case(seed: int) -> Case:
         follows=rng.random() < 0.5,
         rule=rng.choice(["auto", "sum"]) if strategy in ADDING else "auto",
     )
+    return replace(case, machines=1) if strategy in SHARING else case
 
 
 def _faults(rng: random.Random) -> list[Fault]:
