@@ -92,7 +92,7 @@ strategy.merge=step | strategy.local_steps=2 | strategy.restart_every=1 | strate
 strategy.lr_rows=batch | strategy.per_thread=true | cluster.device=cuda"""
 SIMULATED = """adaptive-sgd --compare elastic static --speeds 1,0.5 |
 elastic --compare elastic --cost 1e-3,1e-4,1e-6 --jitter 0.2 --bandwidth 10MB/s --latency 1e-3
---message 2e-3 --speeds x=1,y=0.5 | static --calibrate adaptive-sgd | adaptive-sgd-pool --pool x=2
+--message 2e-3 --speeds x=1,y=0.5 | adaptive-sgd-pool --pool x=2
 --pool-cost 1e-3,1e-2,0 --jitter 0 --speeds x=1,y=0.5"""
 # By what they begin with, the ends of commands; every NEW is a folder of its own.
 COMMANDS = {"": """ | --version | trian | train | runs | attach | stop | simulate | evaluate |
@@ -109,11 +109,10 @@ simulate run.toml --speeds 1 --out NEW | demo --workers 0 | doctor --jsn""",
 --scheduler nonsense --out NEW | --scheduler foo://x:1 --out NEW | --scheduler ucx://h:1 --out NEW
 | --scheduler tcp://127.0.0.1:9 --out NEW | --device cuda --out NEW | --protocol ucx --out NEW |
 --set cluster.threads=4000 --out NEW | --detach --log tensorboard""",
-"simulate --train good.txt --out NEW": """run.toml | run.toml --calibrate /nowhere | elastic
---calibrate folder | absent.toml --speeds 1 | key.toml --speeds 1 | section.toml --speeds 1 |
-syntax.toml --speeds 1 | endless.toml --speeds 1 | outside.toml --speeds 1 | mirrored --speeds
-a=1,b=1 --pool b=2 | elastic --speeds 1,1 --set combine.rule=sum | network --speeds 1,1 --set
-training.epochs=0 --set training.megabatches=2""",
+"simulate --train good.txt --out NEW": """run.toml | absent.toml --speeds 1 | key.toml --speeds 1 |
+section.toml --speeds 1 | syntax.toml --speeds 1 | endless.toml --speeds 1 | outside.toml --speeds
+1 | mirrored --speeds a=1,b=1 --pool b=2 | elastic --speeds 1,1 --set combine.rule=sum | network
+--speeds 1,1 --set training.epochs=0 --set training.megabatches=2""",
 "simulate run.toml --train good.txt --out NEW --speeds": """1,x | 1,0 | a=1,a=2 | a=1 --pool b=2 |
 a=1 --pool 2 | a=1 --pool a=0 | 1 --cost 1,2 | 1 --cost 0,0,0 | 1 --cost 1,x,1 | 1 --jitter -1 |
 a=1 --pool a=1 --pool-cost 1,1,1 --pool-ratio 2 | 1 --jitter 5 | 1 --bandwidth fast | 1 --bandwidth

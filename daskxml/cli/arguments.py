@@ -189,7 +189,7 @@ _TRAINING = (
 _SIMULATION = (
     _takes("config", metavar="RUN.toml", nargs="?", default="best",
            help=f"{_RUN_FILE} (default: best)"),
-    _takes("--speeds", type=speeds, metavar="S,S,...",
+    _takes("--speeds", type=speeds, required=True, metavar="S,S,...",
            help="a worker for each, as 1,0.92,0.84,0.76, or with names: gpu=1,cpu=1"),
     _takes("--pool", action="append", type=pool, default=[], dest="pools", metavar="NAME=THREADS",
            help="this worker is a pool of threads that update one model; may be repeated"),
@@ -207,8 +207,6 @@ _SIMULATION = (
            help="between workers (default: 25GB/s, one NVLink)"),
     _takes("--latency", type=number, metavar="S", help="between workers (default: 1e-5)"),
     _takes("--message", type=number, metavar="S", help="to and from the scheduler (default: 1e-4)"),
-    _takes("--calibrate", metavar="RUN_DIR",
-           help="take costs and speeds from this real run's history"),
 )  # fmt: skip
 
 _PREDICTION = (

@@ -126,28 +126,21 @@ def free_directory(stem: str) -> str:
 def simulate(options: Options) -> int:
     """Train on workers whose time is virtual."""
     from daskxml.local import Network
-    from daskxml.local.calibration import fit_run
 
-    fitted = fit_run(options.calibrate) if options.calibrate else None
-    if fitted is not None:
-        print_lines(fitted.lines())
-    speeds = options.speeds or (fitted.speeds if fitted else None)
-    if speeds is None:
-        raise ConfigError("no workers: give --speeds 1,0.9, or --calibrate DIR of a real run")
     config = _resolve(options, options.config, {})
-    cost, pool_cost = _costs(options, fitted, config)
+    cost, pool_cost = _costs(options, config)
     network = _with(
-        fitted.network if fitted else Network(),
-        bandwidth_bytes_s=options.bandwidth, latency_s=options.latency, message_s=options.message,
+        Network(), bandwidth_bytes_s=options.bandwidth, latency_s=options.latency,
+        message_s=options.message,
     )  # fmt: skip
     print(f"simulating {config.algorithm} in {options.out}", flush=True)
     with make_progress(f"daskxml {config.run.name}".rstrip()) as progress:
         done = daskxml.simulate(
             config,
-            speeds,
+            options.speeds,
             cost=cost,
             network=network,
-            pools=dict(options.pools) or ({} if options.speeds or not fitted else fitted.pools),
+            pools=dict(options.pools),
             pool_cost=pool_cost,
             out=options.out,
             on_event=progress,
@@ -156,8 +149,8 @@ def simulate(options: Options) -> int:
     return INTERRUPTED if done.reason == "interrupt" else 0
 
 
-def _costs(options: Options, fitted: Any, config: RunConfig) -> tuple[Any, Any]:
-    """Return the cost of batches, as given, as fitted, or as on a V100, and that of pools."""
+def _costs(options: Options, config: RunConfig) -> tuple[Any, Any]:
+    """Return the cost of batches, as given or as on a V100, and that of pools."""
     from daskxml.local import CostModel, cost_by_epochs, v100_cost
 
     def given(costs: Sequence[float]) -> Any:
@@ -167,7 +160,7 @@ def _costs(options: Options, fitted: Any, config: RunConfig) -> tuple[Any, Any]:
     def cost(spec: Any) -> Any:
         if options.cost:
             return given(options.cost)
-        return _with(fitted.cost if fitted else v100_cost(spec), jitter=options.jitter)
+        return _with(v100_cost(spec), jitter=options.jitter)
 
     if options.pool_cost:
         return cost, given(options.pool_cost)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,16 +48,18 @@ def test_a_simulated_run_is_evaluated_like_a_real_one(files, tmp_path, capsys):
     assert "holds a run already" in capsys.readouterr().err
 
 
-def test_a_run_calibrates_another(files, tmp_path, capsys):
+def test_a_run_calibrates_another(files, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     costs = ["--speeds", "1,0.5", "--cost", "1e-3,1e-4,0", "--jitter", "0"]
     assert main(["simulate", "adaptive-sgd", *files, *costs, "--out", str(first)]) == 0
-    fit = ["--calibrate", str(first), "--out", str(second)]
-    assert main(["simulate", "adaptive-sgd", *files, *fit]) == 0
-    shown = dict(
-        line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if " " in line
+    example = Path(__file__).parents[2] / "docs/examples/calibrate.py"
+    fitted = subprocess.run(
+        [sys.executable, example, first], capture_output=True, text=True, check=True
     )
-    assert shown["speeds"] == "0: 1.000, 1: 0.500"
+    assert "--speeds 0=1.0000,1=0.5000" in fitted.stdout
+    assert fitted.stderr.startswith("predicts the run within 0.")
+    fit = [*fitted.stdout.split(), "--out", str(second)]
+    assert main(["simulate", "adaptive-sgd", *files, *fit]) == 0
     for found, predicted in zip(history(first), history(second), strict=True):
         assert predicted["train_s"] == pytest.approx(found["train_s"], rel=0.05)
 
@@ -74,7 +79,7 @@ def test_a_pool_is_one_of_the_workers(files, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ([], "no workers: give --speeds"),
+        ([], "required: --speeds; see `daskxml simulate --help`"),
         (["--speeds", "1,x"], "'x' is not a number of at least 0"),
         (["--speeds", "1,0"], "worker 1: speed = 0.0: must be above 0"),
         (["--speeds", "a=1,a=2"], "has a name twice"),
@@ -84,7 +89,6 @@ def test_a_pool_is_one_of_the_workers(files, tmp_path, capsys):
         (["--speeds", "1", "--cost", "1,2"], "not three numbers"),
         (["--speeds", "1", "--cost", "0,0,0"], "a batch costs no time"),
         (["--speeds", "1", "--bandwidth", "fast"], "'fast' is not a size"),
-        (["--calibrate", "/nowhere"], "no history of a run here"),
     ],
 )
 def test_what_cannot_be_is_one_line(files, tmp_path, capsys, options, problem):

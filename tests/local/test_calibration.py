@@ -1,13 +1,18 @@
-"""What is fitted to a history predicts it."""
+"""`docs/examples/calibrate.py`: what is fitted to a history predicts it."""
 
 from __future__ import annotations
+
+import runpy
+from pathlib import Path
 
 import pytest
 
 from daskxml.api.in_process import simulate
 from daskxml.core.errors import ModelError
 from daskxml.local import CostModel, Network
-from daskxml.local.calibration import fit_history, fit_run
+
+EXAMPLE = Path(__file__).parents[2] / "docs/examples/calibrate.py"
+fit_history, fit_run = (runpy.run_path(str(EXAMPLE))[name] for name in ("fit_history", "fit_run"))
 
 SPEEDS = {"0": 1.0, "1": 0.6, "2": 0.4}
 

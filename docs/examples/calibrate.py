@@ -1,4 +1,10 @@
-"""The cost model and the speeds of a real run, found in its history.
+"""The options of `daskxml simulate` that fit a real run: costs, speeds, and what messages take.
+
+    daskxml simulate adaptive-sgd --train train.txt.gz --out runs/predicted \\
+        $(python docs/examples/calibrate.py runs/first)
+
+An option after them takes the place of the same before. How well they predict the run goes to the
+standard error.
 
 For every worker and mega-batch the history has batches, rows, non-zeros and seconds: ``busy =
 (fixed * batches + per_row * rows + per_nonzero * nonzeros) / speed``. Costs, by non-negative least
@@ -10,20 +16,16 @@ The time of a message is estimated from merges; the bandwidth from exchanges at 
 merges of different sizes, else it keeps its default.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy.optimize import nnls
 
 from daskxml.config import load_run_config
-from daskxml.core.arrays import Array
 from daskxml.core.errors import ModelError
-from daskxml.local.cost import CostModel, Network
+from daskxml.local import CostModel, Network
 from daskxml.records.run_dir import read_history
 
 COLD = 1.5  # so much slower than usual are mega-batches in which kernels and caches warm up
@@ -31,8 +33,6 @@ MOST_ROUNDS = 200
 MOST_JITTER = 0.3
 MERGE_MESSAGES = 4  # one after the other: merge begun and done, commit asked and done
 NORM_MESSAGES = 2  # request and answer, before the merges of Adaptive SGD
-
-History = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,20 +59,21 @@ class Fitted:
     skipped: int
     pools: dict[str, int] = field(default_factory=dict)
 
-    def lines(self) -> dict[str, str]:
-        """Return names and values to print."""
+    def options(self):
+        """Return the options of `daskxml simulate`."""
         cost, network = self.cost, self.network
-        return {
-            "cost": f"{cost.fixed_s:.3g},{cost.per_row_s:.3g},{cost.per_nonzero_s:.3g} s",
+        found = {
+            "cost": f"{cost.fixed_s!r},{cost.per_row_s!r},{cost.per_nonzero_s!r}",
             "jitter": f"{cost.jitter:.3f}",
-            "speeds": ", ".join(f"{name}: {speed:.3f}" for name, speed in self.speeds.items()),
-            "messages": f"{network.message_s:.3g} s",
-            "bandwidth": f"{network.bandwidth_bytes_s:.3g} bytes/s",
-            "deviation": f"{self.error:.1%} (median), {self.skipped} cold mega-batches left out",
+            "speeds": ",".join(f"{name}={speed:.4f}" for name, speed in self.speeds.items()),
+            "message": f"{network.message_s:.3g}",
+            "bandwidth": f"{network.bandwidth_bytes_s:.0f}B/s",
         }
+        pools = [f"--pool {name}={threads}" for name, threads in self.pools.items()]
+        return " ".join([*(f"--{name} {value}" for name, value in found.items()), *pools])
 
 
-def fit_run(run_dir: str | Path) -> Fitted:
+def fit_run(run_dir):
     """Fit the history of the run in a directory.
 
     Raises
@@ -93,7 +94,7 @@ def fit_run(run_dir: str | Path) -> Fitted:
         ) from error
 
 
-def fit_history(history: History, merge_messages: int = MERGE_MESSAGES) -> Fitted:
+def fit_history(history, merge_messages=MERGE_MESSAGES):
     """Fit costs, speeds and the network.
 
     Parameters
@@ -146,17 +147,17 @@ def fit_history(history: History, merge_messages: int = MERGE_MESSAGES) -> Fitte
     )
 
 
-def _last(history: History) -> dict[str, Mapping[str, Any]]:
+def _last(history):
     """Return the last report of every worker."""
     return {name: worker for row in history for name, worker in row["workers"].items()}
 
 
-def _batches(worker: Mapping[str, Any]) -> int:
+def _batches(worker):
     """Return how many batches a worker did: a pool makes an update for each of its threads."""
     return -(-int(worker["updates"]) // max(1, worker.get("pool_threads", 0)))
 
 
-def _count_cold(history: History) -> int:
+def _count_cold(history):
     """Return how many mega-batches at the beginning took much longer a row than is usual."""
     pace = []
     for row in history:
@@ -168,7 +169,7 @@ def _count_cold(history: History) -> int:
     return next(warm, 0)
 
 
-def _observations(history: History) -> tuple[list[str], Array, Array, Array]:
+def _observations(history):
     """Return worker names, and for every observation its worker, its work and its seconds."""
     found = [
         (name, [_batches(worker), worker["rows"], worker["nonzeros"]], worker["busy_s"])
@@ -184,9 +185,7 @@ def _observations(history: History) -> tuple[list[str], Array, Array, Array]:
     return names, worker_ids, work, np.array([busy_s for _, _, busy_s in found])
 
 
-def _fit_alternately(
-    work: Array, busy_s: Array, worker_ids: Array, workers: int
-) -> tuple[Array, Array]:
+def _fit_alternately(work, busy_s, worker_ids, workers):
     """Return the three costs ``(3,)`` and the speeds ``(workers,)``."""
     speeds, expected_s = np.ones(workers), busy_s
     scale = np.maximum(work.mean(axis=0), 1e-300)
@@ -202,7 +201,7 @@ def _fit_alternately(
     return costs * means.min(), speeds
 
 
-def _fit_network(history: History, messages: int) -> Network:
+def _fit_network(history, messages):
     """Find the bandwidth, if the history has it, and the time of a message."""
     merges = [row for row in history if row["merge_s"] > 0.0 and len(row["workers"]) > 1]
     if not merges:
@@ -215,7 +214,7 @@ def _fit_network(history: History, messages: int) -> Network:
     return Network(bandwidth_bytes_s=bandwidth, message_s=max(0.0, rest_s) / messages)
 
 
-def _bandwidth_of_steps(history: History) -> float:
+def _bandwidth_of_steps(history):
     """Return what workers that exchange arrays at every step reach; 0 where they do not.
 
     What they wait for each other counts as well: their steps are as long as they are.
@@ -226,14 +225,24 @@ def _bandwidth_of_steps(history: History) -> float:
     return float(moved / rest_s) if rest_s > 0.0 else 0.0
 
 
-def _busiest_s(row: Mapping[str, Any]) -> float:
+def _busiest_s(row):
     return max(float(worker["busy_s"]) for worker in row["workers"].values())
 
 
-def _bandwidth_of_merges(took_s: Array, sent: Array) -> float:
+def _bandwidth_of_merges(took_s, sent):
     """Return the estimate from merges of different sizes; 0 where all are of one size."""
     if not sent.min() > 0 or sent.max() < 2.0 * sent.min():
         return 0.0
     terms = np.stack([np.ones(len(sent)), sent / sent.mean()], axis=1)
     slope = nnls(terms, took_s)[0][1] / sent.mean()
     return float(1.0 / slope) if slope > 0.0 else 0.0
+
+
+if __name__ == "__main__":
+    found = fit_run(sys.argv[1])
+    print(found.options())
+    print(
+        f"predicts the run within {found.error:.1%} (median); {found.skipped} cold mega-batches "
+        "left out",
+        file=sys.stderr,
+    )
