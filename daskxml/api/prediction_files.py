@@ -69,18 +69,12 @@ class Predicted(NamedTuple):
         Texts without a word that the model knows.
     out
         The file.
-    pieces
-        On a cluster: blocks of the files, each ranked by one task.
-    kept
-        Pieces that were there from a prediction that was broken off.
     """
 
     rows: int
     scores: int
     unknown: int
     out: Path
-    pieces: int = 1
-    kept: int = 0
 
 
 def write_predictions(out: str, model: Model, blocks: Iterable[Block]) -> Predicted:

@@ -220,7 +220,7 @@ _PREDICTION = (
            help=".npz (scores as SciPy CSR), .csv, .jsonl or .parquet by its suffix, with names of "
            "labels if the model has them; an existing file is replaced; - is JSON lines on stdout"),
     _takes("--scheduler", metavar="ADDRESS",
-           help="predict on a cluster, tcp://HOST:PORT; an interrupted prediction continues"),
+           help="predict on a cluster, tcp://HOST:PORT"),
 )  # fmt: skip
 
 _MIXING = (

@@ -47,26 +47,17 @@ def evaluate(options: Options) -> int:
 @_telling
 def predict(options: Options) -> int:
     """Write the best labels of every row, those above their thresholds, or those best together."""
-    if options.scheduler:
-        return _predict_on_cluster(options)
     model = Model.load(options.model)
     k = min(options.top_k or TOP_K, model.spec.labels)
-    parts = read_rows(model, options.data, needs_labels=False)
-    blocks: Iterable[Block]
-    if options.measure:
-        if options.choose:
-            raise ConfigError("--choose and --measure are two ways to choose labels: give one")
-        rows = concatenate([*parts])
-        found = model.choose_together(rows, k, measure=options.measure)
-        blocks = [Block(*found, unknown_rows(model, rows))]
-    elif options.choose:
-        blocks = (
-            Block(*model.choose(part, options.top_k), unknown_rows(model, part)) for part in parts
-        )
+    if options.scheduler:
+        if options.choose or options.measure:
+            raise ConfigError("--choose and --measure are for one process: leave out --scheduler")
+        where = {"out": options.out, "scheduler": options.scheduler}
+        done = daskxml.predict(model, options.data, k=k, **where)
     else:
-        blocks = (Block.of(part, model, k) for part in parts)
-    done = write_predictions(options.out, model, blocks)
-    _tell_unknown(done)
+        done = write_predictions(options.out, model, _ranked(model, k, options))
+    if done.unknown:
+        print(unknown_texts(done.unknown, done.rows), file=sys.stderr)
     if options.out != STDOUT:
         labels = model.spec.labels
         print(
@@ -76,23 +67,17 @@ def predict(options: Options) -> int:
     return 0
 
 
-def _predict_on_cluster(options: Options) -> int:
-    if options.choose or options.measure:
-        raise ConfigError("--choose and --measure are for one process: leave out --scheduler")
-    given = {"k": options.top_k or TOP_K, "out": options.out, "scheduler": options.scheduler}
-    done = daskxml.predict(Model.load(options.model), options.data, **given)
-    before = f", {done.kept} of them from before" if done.kept else ""
-    print(
-        f"wrote {done.rows:,} rows, {done.scores:,} scores, to {done.out}: "
-        f"{done.pieces} pieces{before}"
-    )
-    _tell_unknown(done)
-    return 0
-
-
-def _tell_unknown(done: Any) -> None:
-    if done.unknown:
-        print(unknown_texts(done.unknown, done.rows), file=sys.stderr)
+def _ranked(model: Model, k: int, options: Options) -> Iterable[Block]:
+    parts = read_rows(model, options.data, needs_labels=False)
+    if options.measure:
+        if options.choose:
+            raise ConfigError("--choose and --measure are two ways to choose labels: give one")
+        rows = concatenate([*parts])
+        found = model.choose_together(rows, k, measure=options.measure)
+        return [Block(*found, unknown_rows(model, rows))]
+    if not options.choose:
+        return (Block.of(part, model, k) for part in parts)
+    return (Block(*model.choose(part, options.top_k), unknown_rows(model, part)) for part in parts)
 
 
 @_telling
