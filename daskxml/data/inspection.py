@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from daskxml.core.arrays import Array, Csr, Partition
+from daskxml.core.arrays import Csr, Partition
 from daskxml.data.blocks import Block, Header, join_headers
 from daskxml.data.formats import FORMATS, declared, holds_documents, plan_files, read_pieces
 from daskxml.data.parse import Dialect, ParsedRows, detect_feature_base
@@ -25,45 +25,6 @@ MIB = 1 << 20
 FEW = 5  # a label with at most so many rows is called rare
 
 
-@dataclass(frozen=True)
-class ValueCounts:
-    """How often each of some integers occurs.
-
-    Attributes
-    ----------
-    values, counts
-        ``(distinct,)`` int64: the integers, ascending, and their counts, at least 1.
-    """
-
-    values: Array
-    counts: Array
-
-    @staticmethod
-    def of(values: ArrayLike) -> ValueCounts:
-        """Count the integers of an array.
-
-        Examples
-        --------
-        >>> ValueCounts.of(np.array([3, 1, 3])).counts
-        array([1, 2])
-        """
-        return ValueCounts(*np.unique(np.asarray(values, np.int64), return_counts=True))
-
-    def plus(self, other: ValueCounts) -> ValueCounts:
-        """The counts of both."""
-        values, place = np.unique(np.concatenate([self.values, other.values]), return_inverse=True)
-        counts = np.zeros(values.size, np.int64)
-        np.add.at(counts, place, np.concatenate([self.counts, other.counts]))
-        return ValueCounts(values, counts)
-
-    def count_of(self, value: int) -> int:
-        """How often one integer occurs."""
-        return int(self.counts[self.values == value].sum())
-
-
-NO_COUNTS = ValueCounts.of(())
-
-
 @dataclass(frozen=True, kw_only=True)
 class Spread:
     """The mean, median and maximum of a number per row."""
@@ -76,34 +37,28 @@ class Spread:
         return f"mean {self.mean:.1f}, median {self.median:g}, largest {self.largest:,}"
 
     @staticmethod
-    def of(sizes: ValueCounts) -> Spread:
+    def of(sizes: Counter[int]) -> Spread:
         """Summarise counted sizes; zeros where there are none.
 
         Examples
         --------
-        >>> Spread.of(ValueCounts.of(np.array([1, 2, 6])))
+        >>> Spread.of(Counter([1, 2, 6]))
         Spread(mean=3.0, median=2.0, largest=6)
         """
-        total = int(sizes.counts.sum())
-        if not total:
+        each = np.repeat(np.array([*sizes], np.int64), [*sizes.values()])
+        if not each.size:
             return Spread(mean=0.0, median=0.0, largest=0)
-        ends = np.cumsum(sizes.counts)
-        middle = np.searchsorted(ends, [(total - 1) // 2, total // 2], side="right")
-        return Spread(
-            mean=float(sizes.values @ sizes.counts / total),
-            median=float(sizes.values[middle].mean()),
-            largest=int(sizes.values[-1]),
-        )
+        return Spread(mean=float(each.mean()), median=float(np.median(each)), largest=max(sizes))
 
 
 @dataclass
 class Census:
     """Counts of the rows read so far; ids as written."""
 
-    features: ValueCounts = NO_COUNTS
-    labels: ValueCounts = NO_COUNTS
-    features_per_row: ValueCounts = NO_COUNTS
-    labels_per_row: ValueCounts = NO_COUNTS
+    features: Counter[int] = field(default_factory=Counter)
+    labels: Counter[int] = field(default_factory=Counter)
+    features_per_row: Counter[int] = field(default_factory=Counter)
+    labels_per_row: Counter[int] = field(default_factory=Counter)
     unsorted_rows: int = 0
     merged_features: int = 0
     merged_labels: int = 0
@@ -111,9 +66,10 @@ class Census:
     def add(self, parsed: ParsedRows) -> None:
         """Add the rows of another piece."""
         for name in ("features", "labels"):
-            csr, sizes = getattr(parsed.partition, name), f"{name}_per_row"
-            for key, found in ((name, csr.indices), (sizes, np.diff(csr.indptr))):
-                setattr(self, key, getattr(self, key).plus(ValueCounts.of(found)))
+            csr = getattr(parsed.partition, name)
+            for key, found in ((name, csr.indices), (f"{name}_per_row", np.diff(csr.indptr))):
+                values, counts = (each.tolist() for each in np.unique(found, return_counts=True))
+                getattr(self, key).update(dict(zip(values, counts, strict=True)))
         self.unsorted_rows += parsed.unsorted_rows
         self.merged_features += parsed.merged_features
         self.merged_labels += parsed.merged_labels
@@ -257,12 +213,12 @@ def _conclude(
     """Derive the description from the counts and from what each file declares."""
     headers = [header for header in declared if header]
     header = join_headers(headers)
-    base = 0 if headers else detect_feature_base(int(census.features.values[:1].sum()))
-    features = header.features or int(census.features.values.max(initial=base - 1)) + 1 - base
-    labels = header.labels or int(census.labels.values.max(initial=-1)) + 1
-    rows = int(census.features_per_row.counts.sum())
-    entries, label_entries = (int(c.counts.sum()) for c in (census.features, census.labels))
-    seen = census.labels.counts
+    base = 0 if headers else detect_feature_base(min(census.features, default=0))
+    features = header.features or max(census.features, default=base - 1) + 1 - base
+    labels = header.labels or max(census.labels, default=-1) + 1
+    rows = census.features_per_row.total()
+    entries, label_entries = census.features.total(), census.labels.total()
+    seen = np.array([*census.labels.values()], np.int64)
     model = DEFAULT_HIDDEN * (features + 1) + labels * (DEFAULT_HIDDEN + 1)
     return Inspection(
         format=what + _describe_formats(blocks, bool(headers)),
@@ -271,8 +227,8 @@ def _conclude(
         rows=rows,
         features=features,
         labels=labels,
-        seen_features=census.features.values.size,
-        seen_labels=census.labels.values.size,
+        seen_features=len(census.features),
+        seen_labels=len(census.labels),
         features_per_row=Spread.of(census.features_per_row),
         labels_per_row=Spread.of(census.labels_per_row),
         sparsity=1 - entries / max(1, rows * features),
@@ -296,8 +252,8 @@ def _find_problems(census: Census, headers: Sequence[Header], rows: int, files: 
     """Problems that the user may want to fix, a sentence each."""
     found = _header_problems(census, headers, rows, files)
     counted = {
-        "rows have no label": census.labels_per_row.count_of(0),
-        "rows have no feature": census.features_per_row.count_of(0),
+        "rows have no label": census.labels_per_row[0],
+        "rows have no feature": census.features_per_row[0],
         "rows have features that do not ascend; they are sorted when read": census.unsorted_rows,
         "features repeat an id of their row; their values are summed": census.merged_features,
         "labels repeat an id of their row; they count once": census.merged_labels,
@@ -326,7 +282,7 @@ def _header_problems(census: Census, headers: Sequence[Header], rows: int, files
     ):
         if columns is None:
             continue
-        most, used = int(seen.values.max(initial=-1)), int((seen.values < columns).sum())
+        most, used = max(seen, default=-1), sum(each < columns for each in seen)
         if most >= columns:
             found.append(f"{kind} id {most} is out of range: the header declares {columns:,}")
         if used < columns:
