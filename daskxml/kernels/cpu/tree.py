@@ -195,42 +195,6 @@ def fit_rows(
                 _add_row(weight, score, indices[row], data[row])
 
 
-@njit(nogil=True)
-def count_kept(weight: Any, children: int, smallest: Any) -> Any:
-    """The features that keep a weight, and the weights kept; the bias's row is not counted."""
-    features = 0
-    kept = 0
-    for f in range(1, weight.shape[0]):
-        before = kept
-        for c in range(children):
-            if abs(weight[f, c]) >= smallest:
-                kept += 1
-        if kept > before:
-            features += 1
-    return features, kept
-
-
-@njit(nogil=True)
-def keep_large(
-    out_features: Any, out_counts: Any, out_children: Any, out_values: Any, weight: Any,
-    children: int, features: Any, smallest: Any,
-) -> None:  # fmt: skip
-    """Write out the weights that are kept, by feature; ``features[f]`` is the name of row f + 1."""
-    row = 0
-    place = 0
-    for f in range(1, weight.shape[0]):
-        before = place
-        for c in range(children):
-            if abs(weight[f, c]) >= smallest:
-                out_children[place] = c
-                out_values[place] = weight[f, c]
-                place += 1
-        if place > before:
-            out_features[row] = features[f - 1]
-            out_counts[row] = place - before
-            row += 1
-
-
 _COUNT_BITS = 20  # of an entry's second number: how many weights a chunk has
 _COUNT_MASK = (1 << _COUNT_BITS) - 1
 
@@ -408,14 +372,11 @@ def prune(
     children, weights
         uint16 and float32, row by row.
     """
-    bound = np.float32(smallest)
-    rows, kept = count_kept(weight, children, bound)
-    out = (
-        np.empty(rows, np.int32), np.empty(rows, np.int32),
-        np.empty(kept, np.uint16), np.empty(kept, np.float32),
-    )  # fmt: skip
-    keep_large(*out, weight, children, features, bound)
-    return out
+    own, bound = weight[1:, :children], np.float32(smallest)
+    is_kept = (own >= bound) | (own <= -bound)
+    counts = is_kept.sum(axis=1, dtype=np.int32)
+    numbers = np.broadcast_to(np.arange(children, dtype=np.uint16), own.shape)
+    return features[counts > 0], counts[counts > 0], numbers[is_kept], own[is_kept]
 
 
 def row_orders(rows: int, key: int, passes: int) -> Array:
