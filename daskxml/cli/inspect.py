@@ -6,22 +6,56 @@ It runs wherever Python does: only the standard library is imported at the top o
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import importlib.util
 import json
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from daskxml.cli import packages
+from daskxml._version import __version__
 from daskxml.cli.arguments import Options
-from daskxml.cli.packages import Finding, Report, import_problems
 from daskxml.core import hardware
 from daskxml.core.text import one_line
 
+REQUIRED = (
+    "fsspec", "numba", "numpy", "psutil", "pyarrow", "rich", "safetensors", "scipy",
+    "threadpoolctl", "tomli-w",
+)  # fmt: skip
+IMPORTED = ("bokeh", "dask", "distributed", *REQUIRED)
+MODULES = {"scipy": "scipy.linalg", "tomli-w": "tomli_w"}  # where not called as the package
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was examined.
+
+    Attributes
+    ----------
+    topic
+        Python, packages, GPUs, UCX, ...
+    text
+        What was found.
+    level
+        ``problem``: daskxml does not work, or not as installed; ``hint``: something is optional.
+    remedy
+        The command that fixes it, or other advice; "" if nothing is to be done.
+    """
+
+    topic: str
+    text: str
+    level: Literal["fine", "hint", "problem"] = "fine"
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.topic:<9} {self.text}" + f": {self.remedy}" * bool(self.remedy)
 
 
 def inspect(options: Options) -> int:
@@ -38,13 +72,53 @@ def inspect(options: Options) -> int:
         found = inspect_file(options.data, feature_names=names[0], label_names=names[1])
         print(json.dumps(dataclasses.asdict(found)) if options.json else "\n".join(found.lines()))
         return int(bool(found.problems))
-    report = examine()
+    findings = [finding for topic in _TOPICS for finding in topic()]
+    problems = sum(finding.level == "problem" for finding in findings)
     if options.json:
-        findings = [dataclasses.asdict(finding) for finding in report.findings]
-        print(json.dumps({"problems": len(report.problems), "findings": findings}))
+        plain = [dataclasses.asdict(finding) for finding in findings]
+        print(json.dumps({"problems": problems, "findings": plain}))
     else:
-        print(*report.lines(), sep="\n")
-    return int(bool(report.problems))
+        print(*map(str, findings), sep="\n")
+        print(f"{problems} problem{'s' * (problems > 1)}" if problems else "no problems")
+    return int(problems > 0)
+
+
+def examine_python() -> Iterator[Finding]:
+    """Yield the versions of Python and of daskxml, and where they are."""
+    yield Finding("Python", f"{'.'.join(map(str, sys.version_info[:3]))}, {sys.executable}")
+    yield Finding("daskxml", f"{__version__}, {Path(__file__).parents[1]}")
+
+
+def examine_packages() -> Iterator[Finding]:
+    """Yield versions, then what is missing or does not load; `pip check` knows what clashes."""
+    versions = {name: found for name in IMPORTED if (found := installed(name))}
+    present = ", ".join(f"{name} {version}" for name, version in versions.items())
+    yield Finding("packages", present or "none")
+    if not installed("daskxml"):
+        yield Finding("packages", "daskxml is not installed", "problem", "pip install .")
+    elif missing := " ".join(name for name in REQUIRED if name not in versions):
+        yield Finding("packages", f"not installed: {missing}", "problem", f"pip install {missing}")
+    for name, version in versions.items():
+        yield from import_problems("packages", f"{name} {version}", MODULES.get(name, name), name)
+
+
+def import_problems(topic: str, name: str, module: str, package: str) -> list[Finding]:
+    """Return the finding that a module cannot be imported; empty if it can."""
+    try:
+        importlib.import_module(module)
+        return []
+    except Exception as error:  # whatever a broken package raises
+        problem = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    remedy = f"pip install --force-reinstall {package}"
+    return [Finding(topic, f"{name} does not load: {problem}", "problem", remedy)]
+
+
+def installed(name: str) -> str:
+    """Return a package's version; "" if it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def examine_cores() -> Iterator[Finding]:
@@ -142,17 +216,6 @@ def examine_kernels() -> Iterator[Finding]:
 
 
 _TOPICS = (
-    packages.examine_python, packages.examine_packages, examine_cores,
+    examine_python, examine_packages, examine_cores,
     examine_gpus, examine_ucx, examine_kernels,
 )  # fmt: skip
-
-
-def examine() -> Report:
-    """Examine this machine and its packages.
-
-    Examples
-    --------
-    >>> examine().findings[0].topic
-    'Python'
-    """
-    return Report(tuple(finding for topic in _TOPICS for finding in topic()))

@@ -50,7 +50,7 @@ def test_without_dask(tmp_path):
     done = doctor(sys.executable, f"{tmp_path}:{ROOT}")
     assert done.returncode == 1, done.stderr
     assert "does not load: ImportError: taken away" in done.stdout
-    assert "    pip install --force-reinstall dask\n" in done.stdout
+    assert ": pip install --force-reinstall dask\n" in done.stdout
     assert "2 problems" in done.stdout
 
 
