@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 SLACK = 1.01  # so that not every commit has to lower the lines of code
 LIMITS = {
     "rooms": 18,
-    "files of the package": 249,
+    "files of the package": 246,
     "lines of the package": 31_213,
     "benchmark scripts": 30,
     "lines of benchmarks": 5_500,
