@@ -41,14 +41,18 @@ def client(tmp_path):
         yield connected
 
 
+HALVES = {"model": {"hidden": [64]}, "gpu": {"output_dtype": "float16"}}
+
+
 @pytest.mark.slow
 @needs_compiler
-def test_workers_with_a_gpu_train_and_tell_what_they_need(client):
+@pytest.mark.parametrize("more", [{}, HALVES], ids=["float32", "float16"])
+def test_workers_with_a_gpu_train_and_tell_what_they_need(client, more):
     part = generate(SyntheticSpec(rows=96, features=60, labels=LABELS, seed=4))[0]
     train = daskxml.Matrices(to_scipy(part.features), to_scipy(part.labels))
     values = {
         "model": {"hidden": [8]}, "training": {"epochs": 2}, "checkpoint": {"every": 0},
-        "strategy": {"batch_max": BATCH_ROWS, "megabatch_batches": 3, "lr": 0.5},
+        "strategy": {"batch_max": BATCH_ROWS, "megabatch_batches": 3, "lr": 0.5}, **more,
     }  # fmt: skip
     told = []
     run = daskxml.train(values, client=client, train=train, on_event=told.append)
