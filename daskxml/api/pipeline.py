@@ -21,13 +21,13 @@ from distributed import Client, Future
 from daskxml.api.prediction_files import Block, write_predictions
 from daskxml.api.run import Config, Run, resolve_run
 from daskxml.api.runs import keep_rows, open_runs
-from daskxml.api.stage_tasks import FEATURES_FILE, LABELS_FILE, score, write_matrices
-from daskxml.api.stages import NUMBER, Rows, RowStages, Value, await_stage, key_of, submit_each
+from daskxml.api.stage_tasks import score
+from daskxml.api.stages import Rows, RowStages, Value, await_stage, key_of, submit_each
 from daskxml.api.train import train
 from daskxml.cluster.connection import connection
 from daskxml.config import DEFAULT_RUN_FILE, load_run_config
 from daskxml.config.sections import ClusterSection
-from daskxml.core.errors import ConfigError, InputError
+from daskxml.core.errors import ConfigError
 from daskxml.core.files import lock_folder, read_json, replace_text
 from daskxml.core.work_stats import KEPT, StageRecord
 from daskxml.data.settings import TextSettings
@@ -36,9 +36,6 @@ from daskxml.models.store import holds_model
 from daskxml.models.trained import Model
 from daskxml.observe.callbacks import OnEvent, ignore
 from daskxml.records.run_dir import ENDS, HISTORY_FILE, begun, read_history
-from daskxml.session.setup import ColumnNames
-
-FEATURE_NAMES, LABEL_NAMES = "feature_names.txt", "label_names.txt"
 
 
 class Pipeline(RowStages):
@@ -183,40 +180,6 @@ class Pipeline(RowStages):
 
         return self._one(Value(name, key, start))
 
-    def write(self, rows: Rows, folder: str | Path, *, name: str = "") -> Value:
-        """Return a stage that writes rows as files, and whose result are those of the features.
-
-        Workers write their partitions, ``features-00000.npz`` and ``labels-00000.npz`` and so
-        on: SciPy matrices that `read` and ``daskxml train`` take (``FOLDER/features-*.npz``). Names
-        of columns, where they are known, are lines of ``feature_names.txt`` and
-        ``label_names.txt``. What made rows of texts is not written: a model that is trained on the
-        files takes no raw text.
-
-        Parameters
-        ----------
-        folder
-            Visible to client and workers. Files of an earlier call are replaced.
-
-        Raises
-        ------
-        InputError
-            If the rows are no matrices, or a name has a line break.
-        """
-        target = Path(folder).absolute()
-        name, key = name or f"write {rows.name}", key_of("write", str(target), rows.key)
-
-        def start() -> list[Path]:
-            names = rows.names.result() if rows.names else ColumnNames()
-            with lock_folder(target, "rows are being written into this folder"):
-                _write_names(target / FEATURE_NAMES, names.features)
-                _write_names(target / LABEL_NAMES, names.labels)
-                task = write_matrices, str(target), NUMBER
-                written = submit_each(self.client, "write", key, rows.partitions, *task)
-                await_stage(name, written)
-                return _remove_others(target, self.client.gather(written))
-
-        return self._one(Value(name, key, start))
-
     def _value(
         self, name: str, key: str, start: Callable[[], Any], stored: Callable[[], Any]
     ) -> Value:
@@ -264,30 +227,3 @@ def _stored_metrics(file: Path | None) -> dict[str, float] | None:
 
 def _file_name(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", name)
-
-
-def _write_names(path: Path, names: Sequence[str]) -> None:
-    """Write a name on each line, or remove the file where there are none.
-
-    Raises
-    ------
-    InputError
-        If a name has a line break, or is empty.
-    """
-    if not names:
-        path.unlink(missing_ok=True)
-        return
-    for name in names:
-        if not name or {"\r", "\n"} & set(name):
-            raise InputError(f"the name {name!r} is no line of a file: choose another", str(path))
-    replace_text(path, "".join(f"{name}\n" for name in names))
-
-
-def _remove_others(folder: Path, written: Sequence[Path]) -> list[Path]:
-    """Remove what is left of an earlier call with more partitions; return what was written."""
-    number = len(written)
-    while (folder / FEATURES_FILE.format(number)).exists():
-        for name in (FEATURES_FILE, LABELS_FILE):
-            (folder / name.format(number)).unlink(missing_ok=True)
-        number += 1
-    return list(written)

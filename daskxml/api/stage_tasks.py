@@ -12,19 +12,16 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
-import scipy.sparse
 from dask.sizeof import sizeof
 
 from daskxml.core.arrays import Csr, Partition
 from daskxml.core.errors import ConfigError, InputError
-from daskxml.core.files import replacing
 from daskxml.data.rows import matrix_partition, take_rows, to_scipy
 from daskxml.metrics import MetricSums
 from daskxml.models.rows import evaluate_partitions
 from daskxml.models.trained import Model
 
 Function = Callable[..., Any]
-FEATURES_FILE, LABELS_FILE = "features-{:05d}.npz", "labels-{:05d}.npz"
 
 
 def call_on(partition: Any, pickled: bytes, values: Sequence[Any], settings: Any) -> Any:
@@ -159,21 +156,3 @@ def without_rare(X: Any, Y: Any, counts: Any, least: int) -> tuple[Any, Any]:
 def score(partition: Partition, model: Model, k: Sequence[int]) -> MetricSums:
     """Return a model's sums of metrics on a partition."""
     return evaluate_partitions(model, [partition], k)
-
-
-def write_matrices(partition: Any, folder: str, number: int) -> Path:
-    """Write the features and the labels of a partition, and return the file of the features.
-
-    They are not compressed, so that they are read in parts.
-
-    Raises
-    ------
-    InputError
-        If the partition is no pair of matrices.
-    """
-    if not isinstance(partition, Partition):
-        raise InputError("these rows are no matrices: write those that vectorize or map has made")
-    for name, csr in ((LABELS_FILE, partition.labels), (FEATURES_FILE, partition.features)):
-        with replacing(Path(folder) / name.format(number)) as partial, partial.open("wb") as file:
-            scipy.sparse.save_npz(file, to_scipy(csr), compressed=False)
-    return Path(folder) / FEATURES_FILE.format(number)

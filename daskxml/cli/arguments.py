@@ -266,12 +266,9 @@ _COMPRESSION = (
     _takes("--rows", nargs="+", metavar="FILE", help="rows on which both models are scored"),
     _takes("--bits", type=int, choices=(8, 16), default=16,
            help="of a weight in a network's first and output layer (default: 16)"),
-    [_takes("--drop", type=level, metavar="SHARE",
-            help="the smallest weights of label trees are dropped, with this share of the sum of "
-            "all squares (default: 0.065)"),
-     _takes("--lose", type=level, metavar="P",
-            help="drop as many as cost no more of P@1, P@3 and P@5 on the rows, which should be "
-            "held out: 0.001")],
+    _takes("--drop", type=level, metavar="SHARE",
+           help="the smallest weights of label trees are dropped, with this share of the sum of "
+           "all squares (default: 0.065)"),
 )  # fmt: skip
 
 _EXTENSION = (

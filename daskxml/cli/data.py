@@ -22,7 +22,6 @@ from daskxml.models.rankings import unknown_texts
 from daskxml.models.rows import evaluate_partitions, read_rows
 from daskxml.models.store import model_bytes
 from daskxml.models.trained import Model
-from daskxml.models.trees.forest import choose_drop
 from daskxml.observe.terminal import print_lines, print_metrics
 from daskxml.records.run_dir import RUN_FILE
 
@@ -141,11 +140,6 @@ def compress(options: Options) -> int:
     model = Model.load(options.model)
     rows = _rows_of(model, options.rows)
     given = {} if options.drop is None else {"drop": options.drop}
-    if options.lose is not None:
-        if rows is None:
-            raise ConfigError("--lose needs rows: give --rows FILE")
-        given = {"drop": choose_drop(model, rows, lost=options.lose)}
-        print(f"--drop {given['drop']:g}, chosen on {rows.rows:,} rows")
     small = model.compress(bits=options.bits, **given)
     small.save(options.out)
     for name, each in ((options.model, model), (options.out, small)):

@@ -17,8 +17,6 @@ from distributed import Client, LocalCluster
 
 import daskxml
 from daskxml.api.pipeline import Pipeline
-from daskxml.core.errors import ModelError
-from daskxml.data.rows import to_scipy
 
 
 def halve(X: Any, Y: Any, factor: float = 0.5) -> tuple[Any, Any]:
@@ -204,33 +202,6 @@ def test_texts_what_is_learned_of_them_and_names(client: Client) -> None:
         run = pipe.train(tree, rows, rows).result()
         assert run.metrics["P@1"] == 1.0
         assert words.result() == ["apple", "blue", "car", "green", "red"]
-
-
-def test_rows_that_are_written_are_read_again_with_their_names(
-    client: Client, tmp_path: Path
-) -> None:
-    folder = tmp_path / "rows"
-    texts, tags = ["red apple", "green car", "a blue car"], [["fruit"], ["car"], ["car", "blue"]]
-    with Pipeline(client=client) as pipe:
-        rows = pipe.vectorize(pipe.read_texts(texts, tags))
-        (written,) = pipe.write(rows, folder).result()
-        for name in ("features-00001.npz", "labels-00001.npz"):  # of an earlier call
-            (folder / name).write_bytes(written.read_bytes())
-        assert pipe.write(rows, folder, name="again").result() == [written]
-        assert written == folder / "features-00000.npz"
-        named = {
-            f"{kind}_names": str(folder / f"{kind}_names.txt") for kind in ("feature", "label")
-        }
-        again = pipe.read(str(folder / "features-*.npz"), **named)
-        for there, here in zip(again.partitions, rows.partitions, strict=True):
-            there, here = there.result(), here.result()
-            for one, other in ((there.features, here.features), (there.labels, here.labels)):
-                assert (to_scipy(one) != to_scipy(other)).nnz == 0
-        assert (folder / "label_names.txt").read_text().split() == ["blue", "car", "fruit"]
-        with pytest.raises(daskxml.InputError, match=r"partition 0: .* no matrices"):
-            pipe.write(pipe.read_texts(texts), folder, name="no rows").result()
-        with pytest.raises(ModelError, match="is a file; choose another"):
-            pipe.write(rows, written).result()
 
 
 def test_a_pipeline_outside_its_block_says_so() -> None:

@@ -17,7 +17,7 @@ from daskxml.models.network.spec import Layout, ModelSpec, initial_parameters
 from daskxml.models.store import ModelHeader, read_model, write_model
 from daskxml.models.tensors import read_tensors, write_tensors
 from daskxml.models.trained import Model
-from daskxml.models.trees.forest import ARRAYS, DROPS, choose_drop, pruned, smallest_kept
+from daskxml.models.trees.forest import ARRAYS, pruned, smallest_kept
 from harness.small_models import network_and_trees
 
 ROWS = SyntheticSpec(rows=300, test_rows=120, features=60, labels=40, seed=2)
@@ -86,22 +86,6 @@ def test_a_row_alone_is_ranked_as_among_others(loss, hidden, bits):
     np.testing.assert_array_equal(np.concatenate([ids for ids, _ in each]), together)
     tolerance = 1e-5 if loss == "sigmoid" else 0.01  # the others' exponentials are of 8 bits
     np.testing.assert_allclose(np.concatenate([s for _, s in each]), scores, rtol=tolerance)
-
-
-@pytest.mark.parametrize("lost", [0.0, 0.01, 1.0])
-def test_as_much_is_dropped_as_rows_allow(models, parts, lost):
-    trees, test = models["trees"], parts[1]
-
-    def precisions(model):
-        found = model.evaluate(test)
-        return np.array([found[f"P@{k}"] for k in (1, 3, 5)])
-
-    drop = choose_drop(trees, test, lost=lost)
-    assert (precisions(trees.compress(drop=drop)) >= precisions(trees) - lost).all()
-    for more in (each for each in DROPS if each > drop):
-        left = precisions(trees.compress(drop=more))
-        assert (left < precisions(trees) - lost).any()
-    assert lost < 1.0 or drop == DROPS[0]
 
 
 def test_sixteen_bits_score_as_thirty_two():
@@ -280,12 +264,7 @@ def test_the_command_tells_what_it_costs(models, tmp_path, capsys):
     assert any(isinstance(array, Quantised) for array in Model.load(out).parameters.values())
     assert main(["evaluate", out, rows]) == 0
     capsys.readouterr()
-    again = [*given[:3], str(tmp_path / "chosen"), "--rows", rows, "--lose", "1"]
-    assert main(again) == 0
-    assert capsys.readouterr().out.startswith("--drop 0.3, chosen on 120 rows\n")
     for options, message in (
-        ([*given, "--lose", "0.1"], "give --rows FILE"),
-        ([*again, "--drop", "0.1"], "not allowed with"),
         ([*given], "holds a model already"),
         (["compress", str(tmp_path / "none"), "--out", out], "no such directory"),
         ([*given, "--bits", "4"], "--bits"),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -28,8 +27,6 @@ ARRAYS = {  # of a tree, with their dtypes
     "weights": "float32",
 }
 LEAF_STARTS = "leaf_starts"  # int64, of a tree with labels that came later: see `TreeShape.of`
-DROPS = (0.3, 0.2, 0.15, 0.1, 0.065, 0.04, 0.02, 0.01)  # that are tried
-_RANKS = (1, 3, 5)
 
 
 def assemble_tree(
@@ -297,25 +294,3 @@ def pruned(arrays: Mapping[str, Array], smallest: float) -> dict[str, Array]:
         for name, array in small.items():
             out[f"tree{tree}.{name}"] = array.astype(held[name].dtype, copy=False)
     return out
-
-
-def choose_drop(model: Any, X: Any, Y: Any = None, *, lost: float) -> float:
-    """Return the largest ``drop`` of `DROPS` by which labels of rows get hardly worse; else 0.
-
-    Parameters
-    ----------
-    model
-        A `daskxml.Model` of label trees, or a mixture with some.
-    X, Y
-        Rows that it was not trained on, as for `Model.evaluate`.
-    lost
-        What each of P@1, P@3 and P@5 may lose on them.
-    """
-
-    def precisions(tried: Any) -> Array:
-        found = tried.evaluate(X, Y, k=_RANKS)
-        return np.array([found[f"P@{k}"] for k in _RANKS])
-
-    least = precisions(model) - lost
-    tried = ((drop, precisions(model.compress(drop=drop))) for drop in DROPS)
-    return next((drop for drop, found in tried if (found >= least).all()), 0.0)
