@@ -200,12 +200,6 @@ class ModelKind(Protocol[AnySpec]):
             If models of this kind are not explained.
         """
 
-    def strengths(self, spec: AnySpec, arrays: Arrays, label: int) -> Array:
-        """Return what each feature, with the value 1, adds to a label's score in an empty row.
-
-        ``(features,)`` float64.
-        """
-
 
 class TrainedKind(ModelKind[AnySpec], Protocol[AnySpec]):
     """A kind of model that a run file trains: ``[model] kind``."""

@@ -579,44 +579,11 @@ class Model:
         blocks = list(feature_blocks(row, self.spec.features))
         if len(blocks) != 1 or blocks[0].rows != 1:
             raise InputError("one row is explained at a time: give a matrix of one row")
-        self._check_label(label)
+        if not 0 <= label < self.spec.labels:
+            raise InputError(f"label {label}: the model has labels 0 to {self.spec.labels - 1}")
         scaled = self._segment(blocks[0]).partition.features
         added = kind_of(self.spec).explain(self.spec, self.parameters, scaled, label)
         return scaled.indices, added
-
-    def strengths(self, label: int) -> npt.NDArray[np.float64]:
-        """Return what each feature adds to the score of a label in a row that holds nothing else.
-
-        That is the score of the row with the value 1 of this feature, less the score of an empty
-        row; in a linear model, the feature's weight. In a mixture, a network with the softmax loss
-        counts only for the 256 features that add most to its logit.
-
-        Returns
-        -------
-        numpy.ndarray
-            ``(features,)`` float64.
-
-        Raises
-        ------
-        InputError
-            If there is no such label.
-
-        Examples
-        --------
-        >>> from daskxml.models.network.spec import ModelSpec
-        >>> spec = ModelSpec(features=3, labels=2, hidden=())
-        >>> weights = {"output.weight": np.float32([[1, 2, 3], [4, 5, 6]]),
-        ...            "output.bias": np.zeros(2, np.float32)}
-        >>> header = ModelHeader(spec=spec, training_rows=9)
-        >>> Model(header, weights, np.array([4, 6])).strengths(1)
-        array([4., 5., 6.])
-        """
-        self._check_label(label)
-        return kind_of(self.spec).strengths(self.spec, self.parameters, label)
-
-    def _check_label(self, label: int) -> None:
-        if not 0 <= label < self.spec.labels:
-            raise InputError(f"label {label}: the model has labels 0 to {self.spec.labels - 1}")
 
     def _ranked(self, X: Any, k: int, rank_empty: bool) -> tuple[Ids, Scores]:
         """Rank labels by their scores, which are not calibrated."""

@@ -1,4 +1,4 @@
-"""Contributions in label trees and mixtures add up to the probability; keywords stand alone."""
+"""Contributions in label trees and mixtures add up to the probability."""
 
 import dataclasses
 
@@ -63,15 +63,6 @@ def test_contributions_add_up_to_what_the_row_has_more_than_an_empty_one(model, 
             np.testing.assert_allclose([added.sum()], wanted, **CLOSE)
 
 
-def test_strengths_are_what_rows_of_one_feature_have_more(model):
-    features = model.spec.features
-    found = model.strengths(3)
-    alone = probability(model, sp.eye_array(features, format="csr"), 3)
-    np.testing.assert_allclose(
-        found, alone - probability(model, sp.csr_matrix((1, features)), 3), **CLOSE
-    )
-
-
 @pytest.mark.parametrize("name", ["network", "linear"])
 def test_a_network_explains_its_logits(parts, rows, name):
     model, row, label, step = parts[name], rows[1][0][0], 3, 1e-2
@@ -81,9 +72,6 @@ def test_a_network_explains_its_logits(parts, rows, name):
         moved[0, feature] *= 1.0 + step
         slope = (model.logits(moved) - model.logits(row))[0, label] / step
         assert contribution == pytest.approx(slope, rel=1e-2, abs=1e-3)
-    alone = model.logits(sp.eye_array(model.spec.features, format="csr"))[:, label]
-    empty = model.logits(sp.csr_matrix((1, model.spec.features)))[:, label]
-    np.testing.assert_allclose(model.strengths(label), alone - empty, rtol=1e-4, atol=1e-5)
 
 
 def test_a_mixture_with_a_network_is_explained_by_its_parts(parts, rows):
@@ -93,8 +81,6 @@ def test_a_mixture_with_a_network_is_explained_by_its_parts(parts, rows):
     mixed = daskxml.mix([parts["trees"], network], weights=(0.3, 0.7))
     with pytest.raises(daskxml.ConfigError, match="explain its parts"):
         mixed.explain(rows[1][0][0], 3)
-    with pytest.raises(daskxml.ConfigError, match="explain its parts"):
-        mixed.strengths(3)
 
 
 def test_contributions_are_integrated_gradients():
@@ -120,14 +106,12 @@ def test_features_without_weights_and_rows_without_features(parts):
     assert added.tolist() == [0.0]
 
 
-def test_an_estimator_of_trees_explains_and_names_keywords(rows):
+def test_an_estimator_of_trees_explains(rows):
     X, Y = rows[0]
     classifier = XMLClassifier("tree").fit(X, Y)
     label = int(Y[0].indices[0])
     (explained,) = classifier.explain(X[0], label, top_k=3)
     assert len(explained) == 3
     assert abs(explained[0][1]) >= abs(explained[2][1])
-    keywords = classifier.keywords(label, top_k=4)
-    assert [added for _, added in keywords] == sorted((a for _, a in keywords), reverse=True)
     with pytest.raises(daskxml.InputError, match="is none of the 24"):
         classifier.explain(X[0], 99)

@@ -60,9 +60,6 @@ class Popular(ModelKind[PopularSpec]):
     def explain(self, spec, arrays, row, label):
         return np.zeros(row.nonzeros)
 
-    def strengths(self, spec, arrays, label):
-        return np.zeros(spec.features)
-
 
 @pytest.fixture
 def popular(monkeypatch):
@@ -89,7 +86,6 @@ def test_a_new_kind_is_stored_ranks_and_is_made_smaller(popular, tmp_path):
     assert loaded.calibrate(test).header.decisions is not None
     drop = float(np.median(popular.parameters["shares"]))
     assert (loaded.compress(drop=drop).parameters["shares"] == 0).any()
-    assert not loaded.strengths(2).any()
     np.testing.assert_allclose(expit(loaded.logits(test))[0], popular.parameters["shares"])
     with pytest.raises(daskxml.ConfigError, match="kind = 'popular': count labels"):
         kinds.trained_kind("popular")

@@ -430,23 +430,6 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
             explained.append([(names[ids[i]], float(added[i])) for i in best])
         return explained
 
-    def keywords(
-        self, label: Any, top_k: int = 10, *, names: Sequence[Any] | None = None
-    ) -> list[tuple[Any, float]]:
-        """Return the features that count most for a label; ``names`` are as for `explain`.
-
-        Returns
-        -------
-        list
-            Up to ``top_k`` pairs of a feature, and what it adds to the label's logit, or in label
-            trees and mixtures to its probability, in a row that holds nothing else
-            (`daskxml.Model.strengths`), the largest first; those that add nothing are left out.
-        """
-        check_is_fitted(self)
-        added, names = self.model_.strengths(self._column_of(label)), self._feature_names(names)
-        best = np.argsort(-added, kind="stable")[:top_k]
-        return [(names[i], float(added[i])) for i in best if added[i] > 0.0]
-
     def _column_of(self, label: Any) -> int:
         if label not in self.labels_.columns:
             raise LabelsError(f"label {label!r}: is none of the {len(self.classes_):,} in classes_")

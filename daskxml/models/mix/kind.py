@@ -133,11 +133,6 @@ class Mix(ModelKind[MixtureSpec]):
         parts = self._trees(spec, arrays)
         return _weighted(spec, [kind.explain(part, own, row, label) for kind, part, own in parts])
 
-    def strengths(self, spec: MixtureSpec, arrays: Arrays, label: int) -> Array:
-        """Add up what features alone add to the parts' probabilities."""
-        parts = self._trees(spec, arrays)
-        return _weighted(spec, [kind.strengths(part, own, label) for kind, part, own in parts])
-
     def _trees(self, spec: MixtureSpec, arrays: Arrays) -> list[Part]:
         """Return the parts, which must have contributions to probabilities."""
         parts = self._parts(spec, arrays)

@@ -1,4 +1,4 @@
-"""Why a network gives a row a label: what each feature adds to the label's score, or would alone.
+"""Why a network gives a row a label: what each feature adds to the label's score.
 
 The score is the label's logit. A feature's contribution is its value times the logit's derivative
 by it. In a linear model, and in one with ReLU, which is linear around the row, the contributions
@@ -17,8 +17,6 @@ from scipy.special import expit
 from daskxml.core.arrays import Array, Csr
 from daskxml.models.network.spec import ModelSpec
 from daskxml.models.protocol import Arrays
-
-_CHUNK_FEATURES = 1 << 14  # whose hidden units are held at a time
 
 
 def contributions(spec: ModelSpec, arrays: Arrays, row: Csr, label: int) -> Array:
@@ -42,27 +40,6 @@ def contributions(spec: ModelSpec, arrays: Arrays, row: Csr, label: int) -> Arra
         if layer:
             slope = arrays[f"hidden{layer}.weight"].astype(np.float64) @ slope
     return values * (first @ slope)
-
-
-def strengths(spec: ModelSpec, arrays: Arrays, label: int) -> Array:
-    """Return what each feature, with the value 1, adds to a label's logit, ``(features,)``."""
-    output = arrays["output.weight"][label].astype(np.float64)
-    if not spec.hidden:
-        return output
-    first, bias = (arrays[f"hidden0.{kind}"] for kind in ("weight", "bias"))
-    empty = _last(spec, arrays, bias[None].astype(np.float64)) @ output
-    added = np.empty(len(first))
-    for start in range(0, len(first), _CHUNK_FEATURES):
-        chunk = first[start : start + _CHUNK_FEATURES].astype(np.float64) + bias
-        added[start : start + _CHUNK_FEATURES] = _last(spec, arrays, chunk) @ output - empty
-    return added
-
-
-def _last(spec: ModelSpec, arrays: Arrays, sums: Any) -> Any:
-    """Return the last hidden layer's units from the weighted sums of the first one."""
-    for layer in range(1, len(spec.hidden)):
-        sums = _next(spec, arrays, sums, layer)
-    return _activated(spec, sums)
 
 
 def _next(spec: ModelSpec, arrays: Arrays, sums: Any, layer: int) -> Any:

@@ -82,12 +82,6 @@ class Network(TrainedKind[ModelSpec]):
 
         return contributions(spec, arrays, row, label)
 
-    def strengths(self, spec: ModelSpec, arrays: Arrays, label: int) -> Array:
-        """Return what each feature alone adds to the logit."""
-        from daskxml.models.network.explanation import strengths
-
-        return strengths(spec, arrays, label)
-
     def work(self, row: Mapping[str, Any]) -> str:
         """Return rows and epochs."""
         return f"{row['rows']:,} rows, {row['epoch']:.2f} epochs"

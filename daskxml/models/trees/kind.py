@@ -87,13 +87,6 @@ class Trees(TrainedKind[TreeSpec]):
             trees.append(path_contributions(path, row.indices, values)[0])
         return np.asarray(np.mean(trees, axis=0))
 
-    def strengths(self, spec: TreeSpec, arrays: Arrays, label: int) -> Array:
-        """Return what each feature alone adds to the probability."""
-        from daskxml.models.trees.forest import split_trees
-
-        paths = (label_path(spec, own, label) for own in split_trees(arrays))
-        return np.asarray(np.mean([path_strengths(path, spec.features) for path in paths], axis=0))
-
     def limits(self, config: Any) -> Iterator[Limit]:
         """Yield what trees need."""
         tree, epochs = "[model] kind = 'trees'", config.training.epochs
@@ -196,21 +189,6 @@ def path_contributions(steps: list[Step], ids: Array, values: Array) -> tuple[Ar
         log_empty, log_full = log_empty + float(before), log_full + float(after)
     empty, full, gained = np.exp(log_empty), np.exp(log_full), log_full - log_empty
     return added * ((full - empty) / gained if abs(gained) > 1e-9 else full), float(empty)
-
-
-def path_strengths(steps: list[Step], features: int) -> Array:
-    """Return what each feature, with the value 1, adds to the probability of an empty row.
-
-    Returns
-    -------
-    ``(features,)`` float64.
-    """
-    gained, log_empty = np.zeros(features), 0.0
-    for step in steps:
-        before = float(_log_share(step.bias))
-        gained[step.features] += _log_share(step.bias + step.weights) - before
-        log_empty += before
-    return np.exp(log_empty) * np.expm1(gained)
 
 
 def _log_share(scores: Array | float) -> Array:

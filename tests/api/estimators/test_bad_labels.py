@@ -110,5 +110,3 @@ def test_other_arguments_that_cannot_be_used_are_refused_in_a_line():
     fitted = small.fit(X, y)
     with pytest.raises(daskxml.InputError, match="label 'z': is none of the 2"):
         fitted.explain(X, "z")
-    with pytest.raises(daskxml.InputError, match="label 'z': is none of the 2"):
-        fitted.keywords("z")

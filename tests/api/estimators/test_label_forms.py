@@ -28,7 +28,6 @@ def test_an_indicator_has_the_names_of_its_columns(package):
     assert named.predict_labels(X[:1], k=1) == [["sweet"]]
     np.testing.assert_array_equal(named.predict(X), plain.predict(X))
     assert named.score(X, frame[NAMES[::-1]]) == named.score(X, frame) == named.score(X, Y)
-    assert named.keywords("car")[0][0] == 3
 
 
 def test_new_columns_follow_those_that_are_known(package):

@@ -276,8 +276,6 @@ def test_explanations_name_the_features_that_count():
     (found,) = classifier.explain(X[2], "car", top_k=2)  # "red car"
     assert words[found[0][0]] == "car"
     assert found[0][1] > 0.0
-    best, _ = classifier.keywords("car", top_k=2)[0]
-    assert words[best] == "car"
 
 
 @pytest.mark.parametrize("hidden", [(), (8,), (8, 6)])
@@ -292,23 +290,6 @@ def test_contributions_add_up_to_the_logit_without_biases(rows, hidden):
     np.testing.assert_allclose(
         sums, classifier.decision_function(X[:5])[:, 3], rtol=1e-5, atol=1e-6
     )
-
-
-@pytest.mark.parametrize("hidden", [(), (8,), (8, 6)])
-def test_keywords_are_what_rows_of_one_feature_add(rows, hidden, monkeypatch):
-    X, Y = rows
-    classifier = XMLClassifier(**{**SMALL, "hidden": hidden}).fit(X, Y)
-    monkeypatch.setattr("daskxml.models.network.explanation._CHUNK_FEATURES", 7)
-    features = X.shape[1]
-    alone = classifier.decision_function(np.eye(features))[:, 3]
-    added = alone - classifier.decision_function(np.zeros((1, features)))[0, 3]
-    found = classifier.keywords(3, top_k=features)
-    assert [feature for feature, _ in found] == sorted(
-        np.flatnonzero(added > 0), key=lambda feature: -added[feature]
-    )
-    strengths = [strength for _, strength in found]
-    np.testing.assert_allclose(strengths, np.sort(added[added > 0])[::-1], rtol=1e-4, atol=1e-6)
-    assert classifier.keywords(3, top_k=2) == found[:2]
 
 
 def test_a_fit_on_a_local_cluster_gives_the_same_kind_of_estimator(rows):

@@ -198,4 +198,3 @@ def test_features_are_named_where_their_names_are_known(rows, tmp_path):
     XMLClassifier("tree").fit(frame, Y).save(tmp_path)
     loaded = XMLClassifier.load(tmp_path)
     assert loaded.explain(frame[:1], 0)[0][0][0].startswith("word ")
-    assert loaded.keywords(0)[0][0].startswith("word ")
