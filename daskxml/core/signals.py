@@ -1,4 +1,4 @@
-"""Blocks of code that Ctrl-C must not interrupt, and child processes that ignore it."""
+"""Code that Ctrl-C must not interrupt or only asks to end, and children that ignore it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
+from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -44,6 +46,50 @@ def defer_signals() -> Iterator[None]:
             signal.signal(number, handler)
         for received in pending:
             handlers[signal.Signals(received)](received, None)
+
+
+@dataclass(slots=True)
+class Request:
+    """Whether Ctrl-C was pressed since somebody has set this to False."""
+
+    is_made: bool = False
+
+
+@contextlib.contextmanager
+def first_signal_asks() -> Iterator[Request]:
+    """Make a request of the first Ctrl-C, or SIGTERM that has a handler; the next is as usual.
+
+    An exception in the middle of a lock's own code could leave it locked, and one between two
+    statements would be outside of both. In other threads than the main one nothing is requested.
+
+    Examples
+    --------
+    >>> import os
+    >>> with first_signal_asks() as request:
+    ...     os.kill(os.getpid(), signal.SIGINT)
+    ...     print(request.is_made)
+    True
+    """
+    request, came = Request(), list[int]()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    found = {number: signal.getsignal(number) for number in _SIGNALS}
+    handlers = {number: handler for number, handler in found.items() if callable(handler)}
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1:
+            handlers[signal.Signals(number)](number, frame)
+        request.is_made = True
+
+    for number in handlers:
+        signal.signal(number, ask)
+    try:
+        yield request
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from daskxml.core.errors import ConfigError
-from daskxml.core.signals import defer_signals
+from daskxml.core.signals import Request, first_signal_asks
 from daskxml.local.cost import TICK_S, whole_ticks
 from daskxml.local.executor import LocalExecutor
 from daskxml.local.worker import LocalWorker, WorkerFactory
@@ -184,20 +184,15 @@ class LocalDriver:
 
     def run(self) -> str:
         """Run until the session ends; return why."""
-        commands = self._loop.start(self.executor.workers, self.executor.clock.now_s)
-        reason, interrupts = "", 0
-        while not reason:
-            try:
-                is_soft = self._ends_at_merge and not interrupts
-                with defer_signals() if is_soft else contextlib.nullcontext():
-                    reason = self._loop.execute(commands)
-                    commands = [] if reason else self._next_commands()
-            except KeyboardInterrupt:
-                interrupts += 1
-                if interrupts > 1 or not self._ends_at_merge:
-                    raise
-                self._is_interrupted = True
-                self._publish("warning", text=INTERRUPTED)
+        commands, reason = self._loop.start(self.executor.workers, self.executor.clock.now_s), ""
+        asks = first_signal_asks() if self._ends_at_merge else contextlib.nullcontext(Request())
+        with asks as request:
+            while not reason:
+                reason = self._loop.execute(commands)
+                commands = [] if reason else self._next_commands()
+                if request.is_made:
+                    request.is_made, self._is_interrupted = False, True
+                    self._publish("warning", text=INTERRUPTED)
         return reason
 
     def close(self) -> None:

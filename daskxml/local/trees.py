@@ -7,6 +7,7 @@ the next piece, and what a lost worker had is fitted again.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import math
@@ -18,7 +19,7 @@ from typing import Any
 
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.hardware import usable_cores
-from daskxml.core.signals import defer_signals
+from daskxml.core.signals import Request, first_signal_asks
 from daskxml.local.cost import Devices, jitter_factor, whole_ticks
 from daskxml.local.driver import Change
 from daskxml.local.rows import Rows
@@ -31,16 +32,20 @@ from daskxml.records.checkpoint import read_tree, store_tree, stored_trees
 from daskxml.session.task_pool import PIECE, Task, TaskPool
 from daskxml.session.tree_run import Steps, TreeData, TreeRun
 
+_LOOK_S = 0.2  # between two looks whether Ctrl-C was pressed
 _PRODUCTS_S = 5e8  # of a tree's weights with features, each used twice, on one core
 
 
 class Threads(TaskPool):
-    """The threads of an executor, one of which takes the turns of a GPU."""
+    """The threads of an executor, one of which takes the turns of a GPU.
 
-    def __init__(self, fitter: TreeFitter, executor: ThreadPoolExecutor) -> None:
+    ``request`` is to be made while `wait` waits, which it ends.
+    """
+
+    def __init__(self, fitter: TreeFitter, executor: ThreadPoolExecutor, request: Request) -> None:
         self.here, self.on_gpus = lambda: fitter, fitter.slot.device == "cuda"
         super().__init__({NAME: 1 if self.on_gpus else fitter.slot.threads})
-        self._executor = executor
+        self._executor, self._request = executor, request
         self._tasks: dict[Future[tuple[float, Any]], Task] = {}
 
     @property
@@ -63,11 +68,10 @@ class Threads(TaskPool):
 
     def wait(self, until_s: float) -> None:
         """Wait for a result, until this time at most."""
-        left_s = max(0.0, until_s - self.now_s) if until_s < math.inf else None
-        self._take(wait(self._tasks, left_s, FIRST_COMPLETED).done)
-
-    @defer_signals()
-    def _take(self, ended: Iterable[Future[tuple[float, Any]]]) -> None:
+        ended: set[Future[tuple[float, Any]]] = set()
+        while not ended and self.now_s < until_s and not self._request.is_made:
+            left_s = min(_LOOK_S, until_s - self.now_s)
+            ended = wait(self._tasks, max(0.0, left_s), FIRST_COMPLETED).done
         for future in ended:
             self.done(self._tasks.pop(future), NAME, *future.result())
 
@@ -132,7 +136,6 @@ class Clocks(TaskPool):
                 return sum(int(array.nbytes) for array in tree.values()) / cost.storage_bytes_s
         return 0.0
 
-    @defer_signals()
     def wait(self, until_s: float) -> None:
         """Advance to the next result, until this time at most."""
         end_s = self._ends[0][0] if self._ends else math.inf
@@ -164,20 +167,26 @@ class LocalTreeRun(LocalRun):
         data = TreeData(held.train[0], held.label_counts, held.label_vectors, held.test, test_rows)
         store = None if path is None else (store_tree, str(path))
         fitter = TreeFitter(settings, self._slot())
-        with ThreadPoolExecutor(fitter.slot.threads, "daskxml-tree") as executor:
+        # A run that is written somewhere, or in virtual time, ends with a tree at the first Ctrl-C.
+        is_soft = self._is_virtual or path is not None
+        asks = first_signal_asks() if is_soft else contextlib.nullcontext(Request())
+        with (
+            ThreadPoolExecutor(fitter.slot.threads, "daskxml-tree") as executor,
+            asks as request,
+        ):
             if self._is_virtual:
                 given = self._held, self._speeds, self._devices, self._changes
                 pool: Threads | Clocks = Clocks(fitter, *given)
             else:
-                pool = Threads(fitter, executor)
+                pool = Threads(fitter, executor, request)
             publish = partial(self._publish_at, pool)
             run = TreeRun(settings, data, pool, publish, store, before)
             if checkpoint is not None:
-                self._follow(run, pool, run.load(stored_trees(checkpoint), read_tree))
+                self._follow(run, pool, request, run.load(stored_trees(checkpoint), read_tree))
             self.history = [*run.history]
             self._begin()
             self._continue_directory()
-            self._follow(run, pool, run.fit())
+            self._follow(run, pool, request, run.fit())
         check_any(run.trees)
         header, counts = self._seen(self._header(run.stop_reason, run.best), held.label_counts)
         model = self._written(header, named_trees(run.model_trees()), counts)
@@ -190,23 +199,13 @@ class LocalTreeRun(LocalRun):
         threads = cluster.threads_on(usable_cores(), 1)
         return Slot(device, threads, cluster.memory_bytes)
 
-    def _follow(self, run: TreeRun, pool: Threads | Clocks, steps: Steps) -> None:
-        """Execute tasks until no step is left.
-
-        A run that is written somewhere, or in virtual time, ends with a tree at the first Ctrl-C.
-        """
-        is_soft = self._is_virtual or self._place.path is not None
-        until_s: float | None = 0.0
-        while until_s is not None:
-            try:
-                with defer_signals():
-                    until_s = next(steps, None)
-                    pool.fill()
-                if until_s is not None:
-                    pool.wait(until_s)
-            except KeyboardInterrupt:
-                if not is_soft or run.stop_reason == "interrupt":
-                    raise
+    def _follow(self, run: TreeRun, pool: Threads | Clocks, request: Request, steps: Steps) -> None:
+        """Execute tasks until no step is left."""
+        for until_s in steps:
+            pool.fill()
+            pool.wait(until_s)
+            if request.is_made:
+                request.is_made = False
                 run.stop("interrupt")
                 self._warn("the run ends with the tree under way; Ctrl-C again ends it at once")
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import dask.array as da
 import numpy as np
@@ -135,3 +136,34 @@ def test_ctrl_c_ends_a_run_with_what_is_under_way(config, files, tmp_path):
     trees = len(history.read_text().splitlines())
     assert len(list((tmp_path / "run" / "checkpoints").glob("*.safetensors"))) == trees
     assert daskxml.load(tmp_path / "run").spec.labels == ROWS.labels
+
+
+@pytest.mark.parametrize("config", ["tree", "network"])
+@pytest.mark.parametrize("place", range(0, 12, 3))
+def test_ctrl_c_is_a_request_wherever_it_comes(config, place, files, tmp_path):
+    """Also between two statements of the loop that waits for it."""
+    train, test = files
+    many = {"training.epochs": 100_000, "checkpoint.every": 0, "cluster.workers": 0}
+    lines = iter(range(100_000))
+    loop = (
+        {"tree": "_follow", "network": "run"}[config],
+        f"{'trees' if config == 'tree' else 'driver'}.py",
+    )
+
+    def traced(frame, event, argument):
+        code = frame.f_code
+        return each_line if (code.co_name, Path(code.co_filename).name) == loop else None
+
+    def each_line(frame, event, argument):
+        if event == "line" and next(lines) == 20 + place:
+            signal.raise_signal(signal.SIGINT)
+        return each_line
+
+    before = sys.gettrace()
+    sys.settrace(traced)
+    try:
+        run = daskxml.train(config, train=train, test=test, out=tmp_path / "run", overrides=many)
+    finally:
+        sys.settrace(before)
+    assert run.reason == "interrupt"
+    assert len(run.history) >= 1
