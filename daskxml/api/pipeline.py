@@ -24,7 +24,7 @@ from daskxml.api.runs import keep_rows, open_runs
 from daskxml.api.stage_tasks import score
 from daskxml.api.stages import Rows, RowStages, Value, await_stage, key_of, submit_each
 from daskxml.api.train import train
-from daskxml.cluster.connection import connection
+from daskxml.cluster.connection import connection, kept
 from daskxml.config import DEFAULT_RUN_FILE, load_run_config
 from daskxml.config.sections import ClusterSection
 from daskxml.core.errors import ConfigError
@@ -203,10 +203,10 @@ class Pipeline(RowStages):
         return self._on_event({"kind": "stages", "stages": stages}) if stages else None
 
     def _ranker(self, run: Value) -> Future:
-        """Return a run's model, on all workers."""
+        """Return a run's model, as a future."""
         found = run.result().model
         ranking = Model(found.header, found.parameters, found.label_counts, threads=1)
-        return self.client.scatter(ranking, broadcast=True, hash=False)
+        return kept(self.client, ranking)
 
     def _file(self, name: str) -> Path | None:
         return None if self.folder is None else self.folder / name

@@ -15,7 +15,7 @@ from distributed import Client, Future
 
 from daskxml.api.collections import lazy_blocks
 from daskxml.api.prediction_files import Block, check_target, write_predictions
-from daskxml.cluster.connection import running_cluster
+from daskxml.cluster.connection import kept, running_cluster
 from daskxml.core.errors import ConfigError
 from daskxml.data.blocks import Block as FileBlock
 from daskxml.data.formats import plan_files
@@ -92,7 +92,7 @@ def predict(
 def _files(client: Client, model: Model, paths: list[str], k: int, block_bytes: int) -> Ranked:
     """Rank blocks, some ahead, and yield what was found in the order of the rows."""
     plan = client.submit(plan_files, paths, block_bytes, pure=False)
-    blocks, resident = iter(plan.result()), client.scatter(model, broadcast=True, hash=False)
+    blocks, resident = iter(plan.result()), kept(client, model)
     futures = deque[Future]()
     try:
         while True:

@@ -32,6 +32,7 @@ from daskxml.api.collections import (
 )
 from daskxml.api.run import Matrices, resolve_run
 from daskxml.api.stage_tasks import Function
+from daskxml.cluster.connection import kept
 from daskxml.cluster.data_loading import ClusterTasks
 from daskxml.cluster.event_log import explained
 from daskxml.config import RunConfig
@@ -512,11 +513,11 @@ class RowStages:
         return self._one(Value(name, key, start))
 
     def _on_workers(self, value: Value) -> Future:
-        """Return what a stage has found, on all workers."""
+        """Return what a stage has found, as a future."""
         made = value.made()
         if isinstance(made, Future):
             return made
-        return self.client.scatter(made, broadcast=True, hash=False)
+        return kept(self.client, made)
 
     def _rows(
         self, name: str, key: str, needs: Sequence[Stage], start: Callable[[], Sequence[Future]]

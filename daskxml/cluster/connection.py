@@ -11,12 +11,13 @@ import resource
 import socket
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import dask
 import distributed.utils
-from distributed import Client, Nanny, Scheduler, SpecCluster
+from distributed import Client, Future, Nanny, Scheduler, SpecCluster
 from distributed.comm.addressing import parse_address, parse_host_port
 from distributed.comm.registry import get_backend
 from distributed.security import Security
@@ -129,6 +130,21 @@ def running_cluster(client: Client | None, scheduler: str | None) -> Iterator[Cl
                     connected.close()
     else:
         raise ConfigError("no cluster: give --scheduler ADDRESS, or a Dask client")
+
+
+def kept(client: Client, value: Any) -> Future:
+    """Return a future of a value, which the scheduler keeps as the argument of a task.
+
+    With `Client.scatter` it would be on workers alone: gone with the last of them, and one that
+    dies while it is sent holds the client up for minutes.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sending large graph")
+        return client.submit(_itself, value, pure=False)
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def _check_client(client: object) -> None:

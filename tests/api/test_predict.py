@@ -18,6 +18,7 @@ from distributed import Client
 import daskxml
 import daskxml.api.predict as predictions
 from daskxml.cli import main
+from daskxml.cluster.connection import kept
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.models.network.spec import Layout, ModelSpec, initial_parameters
 from daskxml.models.store import ModelHeader
@@ -131,6 +132,14 @@ def test_a_worker_is_killed(client: Client, world: tuple[Path, Model], tmp_path:
     assert killed
     assert done.rows == 500
     check_as_in_one_process(out, folder, tmp_path / "expected.jsonl")
+
+
+def test_what_workers_are_given_outlives_all_of_them(client: Client) -> None:
+    held = kept(client, np.arange(5))
+    held.result()
+    for pid in client.run(os.getpid).values():
+        os.kill(pid, signal.SIGKILL)
+    assert client.submit(sum, held, pure=False).result(timeout=30) == 10
 
 
 def test_a_dask_array_gives_a_lazy_one(client: Client, world: tuple[Path, Model]) -> None:
