@@ -7,6 +7,7 @@ import errno
 import importlib.util
 import logging
 import multiprocessing.forkserver
+import os
 import resource
 import socket
 import sys
@@ -51,6 +52,7 @@ _PROCESS_BYTES = 1 << 30  # of addresses: a process maps most of them before it 
 # Ctrl-C at a terminal is sent to the workers too: they ignore it, and the run ends at a merge.
 IGNORE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 START_METHOD = "distributed.worker.multiprocessing-method"  # Dask's setting
+_VARIABLES = "distributed.nanny.pre-spawn-environ"  # which Dask sets and leaves
 PRELOAD = ("daskxml.cluster.worker_tasks", "daskxml.kernels.cpu.kernels")
 SILENCE_UCX = "from daskxml.transport.ucx import silence_ucx; silence_ucx()"
 
@@ -233,7 +235,7 @@ def local_cluster(
     protocol = choose_protocol(section, len(gpus))
     with (
         tempfile.TemporaryDirectory(prefix="daskxml-") as folder,
-        _UNHEARD,
+        _UNCHANGED,
         contextlib.ExitStack() as stack,
     ):
         if not gpus and protocol not in SCHEMES:
@@ -273,17 +275,22 @@ def forked_workers(preload: Sequence[str] = PRELOAD) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _unheard() -> Iterator[None]:
-    """Keep Dask's log of local clusters from the handlers of the program that trains."""
-    log = logging.getLogger("distributed")
+def _unchanged() -> Iterator[None]:
+    """Keep the log and the variables of local clusters from the program that trains."""
+    log, names = logging.getLogger("distributed"), dask.config.get(_VARIABLES)
+    variables = {name: os.environ.get(name) for name in (*names, "PYTHONHASHSEED")}
     before, log.propagate = log.propagate, False
     try:
         yield
     finally:
         log.propagate = before
+        for name, value in variables.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
-_UNHEARD = Shared(_unheard)
+_UNCHANGED = Shared(_unchanged)
 
 
 def gpu_problem() -> str:

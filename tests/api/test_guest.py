@@ -15,6 +15,7 @@ from daskxml.core.hardware import usable_cores
 HOST = """
 import logging
 import multiprocessing.forkserver
+import os
 
 heard = []
 
@@ -42,7 +43,9 @@ def state():
     server, log = multiprocessing.forkserver._forkserver, logging.getLogger("distributed")
     method = dask.config.get("distributed.worker.multiprocessing-method")
     own = getattr(distributed.utils, "_forkserver_preload_set")
-    return pools, server._preload_modules, own, method, log.propagate, log.level, len(log.handlers)
+    variables = {name: value for name, value in os.environ.items() if "DASK" not in name}
+    logged = log.propagate, log.level, len(log.handlers)
+    return pools, server._preload_modules, own, method, variables, *logged
 
 
 def event(event):
