@@ -21,6 +21,16 @@ class Parser(argparse.ArgumentParser):
         """Raise instead of printing the usage and exiting."""
         raise ConfigError(f"{message}; see `{self.prog} --help`")
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, and take files that follow options, where argparse has closed the list."""
+        found, rest = super().parse_known_args(args, namespace)
+        files = [each.dest for each in self._actions if each.nargs == "*"]
+        if files and not any(word.startswith("-") for word in rest):
+            getattr(found, files[0]).extend(rest)
+        elif rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return found, []
+
 
 def build_parser() -> Parser:
     """Return the parser of the whole command line.
@@ -249,7 +259,7 @@ _SERVING = (  # those of `daskxml.cli.serving.ServingSettings` have its defaults
 
 _CALIBRATION = (
     _MODEL,
-    _takes("--rows", nargs="+", metavar="FILE",
+    _takes("rows", nargs="*", metavar="FILE",
            help=f"rows that the model was not trained on {_HELD_OUT}"),
     _takes("--out", metavar="DIR",
            help="directory of the calibrated model (default: replaces the model)"),
@@ -263,7 +273,7 @@ _CALIBRATION = (
 _COMPRESSION = (
     _MODEL,
     _takes("--out", required=True, metavar="DIR", help="where the smaller model is written"),
-    _takes("--rows", nargs="+", metavar="FILE", help="rows on which both models are scored"),
+    _takes("rows", nargs="*", metavar="FILE", help="rows on which both models are scored"),
     _takes("--bits", type=int, choices=(8, 16), default=16,
            help="of a weight in a network's first and output layer (default: 16)"),
     _takes("--drop", type=level, metavar="SHARE",

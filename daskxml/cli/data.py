@@ -108,8 +108,8 @@ def calibrate(options: Options) -> int:
     """Write a calibrated model; print calibration error and F1 before and after."""
     model = Model.load(options.model)
     rows = _rows_of(model, options.rows)
-    whose = "of --rows" if rows else "that the run has held out"
-    rows = rows or held_out_rows([options.model], "--rows FILE")
+    whose = "of the files" if rows else "that the run has held out"
+    rows = rows or held_out_rows([options.model], "FILE")
     calibrated = model.calibrate(rows, k=options.k, f1=options.f1)
     calibrated.save(options.out or options.model, overwrite=options.out is None)
     made = calibrated.header.decisions

@@ -44,6 +44,14 @@ def failure(capsys, *arguments):
         (["train", "mixture"], "removed: train two runs or more, then `daskxml mix RUN RUN"),
         (["train", "adaptive-sgd", "--set", "strategy.lrr=1"], "did you mean 'lr'?"),
         (["evaluate", "runs/first", "x.txt", "--k", "1,b"], "'b' is not a whole number"),
+        (
+            ["train", "--sed", "x", "a.txt"],
+            "arguments: --sed; see `daskxml train --h",
+        ),
+        (
+            ["runs", "--scheduler", "tcp://x:1", "x.txt"],
+            "see `daskxml runs --help`",
+        ),
         (["predict", "runs/first", "x.txt"], "the following arguments are required: --out"),
         (["inspect", "rows\udc80.txt"], r"rows\udc80.txt: not text in UTF-8"),
         (["train", "adaptive-sgd", "--set", 'strategy.name=["elastic"]'], "no such strategy"),
@@ -63,6 +71,20 @@ def failure(capsys, *arguments):
 )
 def test_wrong_arguments_are_one_line(capsys, arguments, expected):
     assert expected in failure(capsys, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("train tree --workers 2 a.txt --out run b.txt", {"rows": ["tree", "a.txt", "b.txt"]}),
+        ("train --test t.txt --workers 2 a.txt", {"rows": ["a.txt"], "test": ["t.txt"]}),
+        ("calibrate run --k 3 a.txt b.txt", {"rows": ["a.txt", "b.txt"], "k": 3}),
+        ("inspect --json a.txt", {"data": ["a.txt"]}),
+    ],
+)
+def test_files_may_follow_options(words, found):
+    options = vars(build_parser().parse_args(words.split()))
+    assert {name: options[name] for name in found} == found
 
 
 def test_debug_shows_the_traceback():

@@ -256,14 +256,14 @@ def test_the_command_calibrates_in_place_and_predict_chooses(models, tmp_path, c
     models["tree"].save(tmp_path / "model")
     rows = str(write_xml(tmp_path / "test.txt", ROWS, "test"))
     model = str(tmp_path / "model")
-    assert main(["calibrate", model, "--rows", rows]) == 0
+    assert main(["calibrate", model, rows]) == 0
     out = capsys.readouterr().out
     assert "calibration error" in out
     assert "macro F1" in out
     assert "replaced" not in out
-    assert main(["calibrate", model, "--rows", rows, "--f1", "micro"]) == 0
+    assert main(["calibrate", model, rows, "--f1", "micro"]) == 0
     assert "an earlier calibration is replaced" in capsys.readouterr().out
-    assert main(["calibrate", model, "--rows", rows, "--json", "--out", f"{model}2"]) == 0
+    assert main(["calibrate", model, rows, "--json", "--out", f"{model}2"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["macro-F1"] > told["macro-F1_before"]
     file = tmp_path / "chosen.jsonl"
@@ -281,7 +281,7 @@ def test_the_commands_errors_are_one_line(models, tmp_path, capsys):
         ("1 61 40\n0 1:1\n", "its header has 61 features"),
     ):
         bad.write_text(text)
-        assert main(["calibrate", str(tmp_path / "model"), "--rows", str(bad)]) == 2
+        assert main(["calibrate", str(tmp_path / "model"), str(bad)]) == 2
         err = capsys.readouterr().err
         assert message in err
         assert err.count("\n") == 1

@@ -254,7 +254,7 @@ def test_the_command_tells_what_it_costs(models, tmp_path, capsys):
     write_xml(tmp_path / "test.txt", ROWS, "test")
     out, rows = str(tmp_path / "small"), str(tmp_path / "test.txt")
     given = ["compress", str(tmp_path / "model"), "--out", out]
-    assert main([*given, "--bits", "8", "--rows", rows]) == 0
+    assert main([*given, "--bits", "8", rows]) == 0
     before, after = capsys.readouterr().out.splitlines()
     wanted = models["mixture"].evaluate(generate(ROWS)[1])
     assert before.startswith(f"P@1 {wanted['P@1']:.4f}  P@3 {wanted['P@3']:.4f}")
@@ -267,7 +267,7 @@ def test_the_command_tells_what_it_costs(models, tmp_path, capsys):
         ([*given], "holds a model already"),
         (["compress", str(tmp_path / "none"), "--out", out], "no such directory"),
         ([*given, "--bits", "4"], "--bits"),
-        ([*given, "--rows", str(tmp_path / "none.txt")], "none.txt"),
+        ([*given, str(tmp_path / "none.txt")], "none.txt"),
         ([*given, "--drop", "-1"], "--drop"),
         (["compress", out, "--out", str(tmp_path / "again")], "compressed already"),
     ):
