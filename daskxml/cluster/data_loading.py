@@ -12,25 +12,20 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from hashlib import sha256
 from typing import Any
 
 from distributed import Client, Future, wait
 
 from daskxml.config import RunConfig
-from daskxml.core.errors import TrainingError
 from daskxml.core.work_stats import SHARED, StageRecord
 from daskxml.data.blocks import stamp_files
-from daskxml.data.reading import Facts
-from daskxml.models.network.spec import Layout
 from daskxml.models.trees.search import prepare_trees
 from daskxml.session.placement import Placement
 from daskxml.session.row_loading import GivenRows, PlacedRows, load_partitions
 from daskxml.session.setup import DataLayout
 
 _OF_METRICS = ("propensity_a", "propensity_b")  # in [data], but not what rows are made of
-COPIES, FLOAT_BYTES = 4, 4  # a replica, the global model, the one before it, the next one
 
 
 class ClusterTasks:
@@ -251,19 +246,16 @@ async def load(
     ------
     InputError
         The first problem in the order of the files, training files first.
-    TrainingError
-        If a worker's memory cannot hold the model.
     """
 
     def read() -> Awaitable[PlacedRows]:
-        check = partial(_checked_spec, client, config)
         tasks = ClusterTasks(client)
         given = GivenRows(
             train=tasks.scattered(scattered.train),
             test=tasks.scattered(scattered.test),
             weights=next(iter(tasks.scattered(scattered.weights)), None),
         )
-        return load_partitions(tasks, config, run, workers, given, stored, check)
+        return load_partitions(tasks, config, run, workers, given, stored)
 
     name = await _name_rows(client, config, run, scattered)
     rows, was_there = await holders.shared.acquire(
@@ -272,7 +264,7 @@ async def load(
         read,
         lambda rows: rows.fit(stored, workers),
     )
-    spec = await _checked_spec(client, config, rows.facts)
+    spec = config.model_spec(rows.facts.features, rows.facts.labels)
     if config.has_strategy:
         return LoadedData(spec, rows, None, was_there)
     tasks, parts, seed = ClusterTasks(client), rows.train, config.run.seed
@@ -301,32 +293,3 @@ async def _name_rows(client: Client, config: RunConfig, run: str, scattered: Sca
     section = {key: value for key, value in asdict(data).items() if key not in _OF_METRICS}
     made_of = (section, config.run.seed, config.kind.scales_weights, asdict(scattered), stamps)
     return sha256(json.dumps(made_of).encode()).hexdigest()
-
-
-async def _checked_spec(client: Client, config: RunConfig, facts: Facts) -> Any:
-    """Return the model for data of these sizes.
-
-    Raises
-    ------
-    TrainingError
-        If a worker's memory cannot hold it.
-    """
-    spec = config.model_spec(facts.features, facts.labels)
-    if spec.parameter_count:
-        await _check_model_fits(client, spec)
-    return spec
-
-
-async def _check_model_fits(client: Client, spec: Any) -> None:
-    """Refuse a model larger than a worker's memory: a wrong number in a header can ask for one."""
-    identity = await client.scheduler.identity()
-    limits = [worker["memory_limit"] for worker in identity["workers"].values()]
-    memory_bytes = min((limit for limit in limits if limit), default=0)
-    model_bytes = COPIES * FLOAT_BYTES * Layout(spec).size
-    if memory_bytes and model_bytes > memory_bytes:
-        raise TrainingError(
-            f"a model of {spec.features:,} features, {spec.labels:,} labels and hidden layers "
-            f"{list(spec.hidden)} takes {model_bytes / 2**30:,.1f} GiB on each worker, which has "
-            f"{memory_bytes / 2**30:,.1f}: correct the data's header, make model.hidden smaller, "
-            "or give workers more memory"
-        )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import getitem
@@ -207,7 +207,6 @@ async def load_partitions(
     workers: int,
     given: GivenRows,
     stored: DataLayout | None,
-    check: Callable[[Facts], Awaitable[Any]] | None = None,
 ) -> PlacedRows:
     """Read all rows, and shuffle them into partitions.
 
@@ -219,8 +218,6 @@ async def load_partitions(
         Their number, which determines the number of partitions.
     stored
         The layout of a resumed run, which must not change.
-    check
-        Called with the sizes of the training rows, before they are shuffled.
 
     Raises
     ------
@@ -237,8 +234,6 @@ async def load_partitions(
     read_s = time.monotonic() - began_s
     layout = stored or place_rows(config, train.facts.rows, nbytes, workers)
     check_labels(train.facts, data.train)
-    if check is not None:
-        await check(train.facts)
     recipe = training_recipe(config, train.facts, layout.parts)
     weights = await _weights(tasks, config, given.weights, train, run)
     shards = make_shards(tasks, train, recipe, f"train-{run}", weights)

@@ -8,6 +8,7 @@ from typing import Any
 
 from daskxml.config import RunConfig
 from daskxml.core.errors import ConfigError, InputError, ModelError
+from daskxml.core.hardware import free_memory_bytes
 from daskxml.data.reading import Facts, Recipe, count_held, shuffle_key
 from daskxml.data.settings import DataSection
 from daskxml.data.side_files import read_names
@@ -20,6 +21,7 @@ from daskxml.session.stopping import StoppingRules, limits_of
 from daskxml.strategies.protocol import WorkerDevice
 
 SHARDS_PER_WORKER = 4  # so that shards can follow measured speeds
+LABEL_BYTES = 32  # of counts and ids, in one process
 
 
 @dataclass(frozen=True)
@@ -114,18 +116,21 @@ def as_test_rows(data: DataSection, training: Facts) -> DataSection:
 
 
 def check_labels(facts: Facts, paths: tuple[str, ...]) -> None:
-    """Refuse training rows without any label.
+    """Refuse training rows without any label, and as many labels as only a wrong header has.
 
     Raises
     ------
     InputError
-        If no row has a label.
+        If no row has a label, or what is kept of each label exceeds the free memory.
     """
     if not facts.label_nonzeros:
         raise InputError(
             "no row has a label, so there is nothing to learn; give rows with labels",
             ", ".join(paths) or None,
         )
+    if LABEL_BYTES * facts.labels > free_memory_bytes():
+        problem = f"{facts.labels:,} labels are too many for the free memory: correct their number"
+        raise InputError(problem, ", ".join(paths) or None)
 
 
 def training_recipe(config: RunConfig, facts: Facts, parts: int) -> Recipe:
