@@ -90,7 +90,7 @@ def test_a_text_gets_its_subject_and_one_without_known_words_none(host: Any) -> 
 def test_the_model_is_one_file_and_settings_of_a_project_reach_it(host: Any) -> None:
     (model,) = (host.folder / "data/projects/ours").glob("*model*")
     four = model.stat().st_size
-    host.run("train", "ours", "--cached", "-b", "daskxml.training.epochs=1", "--jobs", "1")
+    host.run("train", "ours", "--cached", "-b", "daskxml.training.trees=1", "--jobs", "1")
     assert model.stat().st_size < 0.5 * four
     with pytest.raises(RuntimeError, match=r"'ours': .*model\.cots: unknown key"):
         host.run("train", "ours", "--cached", "-b", "daskxml.model.cots=1")
@@ -103,7 +103,7 @@ def test_trials_of_a_search_run_side_by_side(host: Any) -> None:
     options = ("--trials", "2", "--jobs", "2", "--metric", "F1@5", "--results-file", file)
     told, _ = host.run("hyperopt", "ours", "test.tsv", *options)
     names, *trials = (line.split("\t") for line in file.read_text().splitlines())
-    assert set(names) == {"trial", "value", "model.cost", "training.epochs"}
+    assert set(names) == {"trial", "value", "model.cost", "training.trees"}
     assert len(trials) == 2
     best = max(float(trial[names.index("value")]) for trial in trials)
     assert re.search(rf"best F1@5 score {best:.4f}", told)

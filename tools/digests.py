@@ -23,7 +23,6 @@ from daskxml.config import load_run_config, packaged_run_files
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 
 DATA = SyntheticSpec(rows=1500, test_rows=200, features=300, labels=60, seed=5)
-SMALL = {"training.epochs": 2}
 SPEEDS = {"a": 1.0, "b": 0.7, "c": 0.4}
 CHOSEN = ("rows", "updates", "batch_rows", "lr", "weights", "metrics")  # of a row of the history
 
@@ -45,8 +44,9 @@ def of_arrays(arrays: Any) -> str:
 def run(name: str, data: dict[str, Path]) -> str:
     """Return one line: the run file's name, and the digests of its model and its history."""
     packaged = load_run_config(name)
+    small = {"training.epochs" if packaged.has_strategy else "training.trees": 2}
     pools = {"c": 2} if packaged.cluster.pools else {}
-    found = daskxml.simulate(name, SPEEDS, pools=pools, overrides=SMALL, **data)
+    found = daskxml.simulate(name, SPEEDS, pools=pools, overrides=small, **data)
     history = [{key: row.get(key) for key in CHOSEN} for row in found.history]
     text = json.dumps(history, sort_keys=True, default=str)
     return f"{name:<24}{of_arrays(found.model.parameters)}  {digest(text.encode())}"

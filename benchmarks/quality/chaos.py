@@ -55,6 +55,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from daskxml.config import load_run_config
 from machine import RESULTS, machine, write_result
 
 KINDS = ("kill", "stop", "cut", "slow", "full", "stall", "client", "scheduler")
@@ -585,8 +586,9 @@ def _planned(chosen: argparse.Namespace) -> Iterator[tuple[int, str, tuple[str, 
 
 
 def _arguments(chosen: argparse.Namespace, strategy: str, seed: int) -> list[str]:
-    settings = [f"training.epochs={chosen.epochs}", f"checkpoint.every={chosen.checkpoint_every}"]
-    settings += ["cluster.threads=1", f"run.seed={seed}"]
+    number = "epochs" if load_run_config(strategy).has_strategy else "trees"
+    settings = [f"training.{number}={chosen.epochs}", "cluster.threads=1", f"run.seed={seed}"]
+    settings += [f"checkpoint.every={chosen.checkpoint_every}"]
     sets = [word for setting in settings for word in ("--set", setting)]
     data = ("--train", chosen.train, "--test", chosen.test)
     paths = [it if it.startswith("--") else str(Path(it).absolute()) for it in data]

@@ -65,7 +65,7 @@ def ours(run_file: str, rows: Rows, trees: int = 0) -> tuple[Any, Found]:
 
     ``trees`` is their number, by default the run file's.
     """
-    number = [f"training.epochs={trees}"] if trees else []
+    number = [f"training.trees={trees}"] if trees else []
     config = load_run_config(run_file, ["cluster.threads=1", *number])
     begun_s = time.process_time()
     given = prepared(replace(rows, test=()), config)

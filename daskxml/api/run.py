@@ -109,8 +109,8 @@ class Run:
     out
         The run's directory, or None.
     reason
-        Why it ended: ``megabatches``, ``epochs``, ``minutes``, ``target``, ``patience``,
-        ``callback``, or a request to stop.
+        Why it ended: ``megabatches``, ``epochs``, ``trees``, ``minutes``, ``target``,
+        ``patience``, ``callback``, or a request to stop.
     """
 
     def __init__(

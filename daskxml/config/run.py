@@ -102,7 +102,8 @@ class RunConfig:
         Examples
         --------
         >>> sorted(load_run_config("tree").without_use())
-        ['cluster.pool_threads', 'cluster.pools', 'evaluation.training_loss', 'strategy', 'text']
+        ['cluster.pool_threads', 'cluster.pools', 'evaluation.training_loss', 'strategy', 'text',
+         'training.epochs', 'training.megabatches']
         """
         own = {} if self.has_strategy else {"strategy": _NO_STRATEGY}
         return own | {limit.place: limit.why for limit in self._limits() if len(limit.allowed) == 1}
@@ -364,10 +365,10 @@ def _build_run(source: Source) -> RunConfig:
         if name in unused:
             raise source.refusal(name, "", None, unused[name])
         _values(source, name, unused)
-    with source.located("training"):
-        run.training.check_end()
     for problem in run.problems():
         raise source.refusal(*problem)
+    with source.located("training"):
+        run.training.check_end()
     return run
 
 

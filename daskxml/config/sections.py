@@ -74,6 +74,8 @@ class TrainingSection:
     ----------
     megabatches, epochs, minutes
         Limits; 0 is no limit. Minutes count training, not reading and not evaluation.
+    trees
+        How many label trees a model of them has; these have no epochs and no mega-batches.
     target_metric, target
         The run ends once the metric on the test rows is at least the target; 0 is no target.
     patience
@@ -94,6 +96,7 @@ class TrainingSection:
 
     megabatches: int = bounded(0, low=0)
     epochs: float = bounded(0.0, low=0)
+    trees: int = bounded(0, low=0)
     minutes: float = bounded(0.0, low=0)
     target_metric: str = "P@1"
     target: float = bounded(0.0, low=0, high=1)
@@ -135,7 +138,7 @@ class TrainingSection:
         ConfigError
             If there is no limit.
         """
-        if not (self.megabatches or self.epochs or self.minutes or self.target):
+        if not (self.megabatches or self.epochs or self.trees or self.minutes or self.target):
             raise ConfigError(
                 "megabatches, epochs, minutes and target are all 0, so the run would never end: "
                 "give at least one",

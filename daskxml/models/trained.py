@@ -418,7 +418,7 @@ class Model:
         >>> X = rng.random((90, 9))
         >>> Y = X[:, :5] > 0.7
         >>> rows = daskxml.Matrices(X[:60], Y[:60])
-        >>> model = train_here("tree", train=rows, overrides=["training.epochs=1"]).model
+        >>> model = train_here("tree", train=rows, overrides=["training.trees=1"]).model
         >>> made = model.calibrate(X[60:], Y[60:]).header.decisions
         >>> made.k, list(made.measured)[:4]
         (5, ['rows', 'folds', 'calibration_error_before', 'calibration_error'])
@@ -474,7 +474,7 @@ class Model:
         >>> X = rng.random((90, 9))
         >>> Y = X > 0.7
         >>> rows = daskxml.Matrices(X, Y[:, :7])
-        >>> model = train_here("tree", train=rows, overrides=["training.epochs=1"]).model
+        >>> model = train_here("tree", train=rows, overrides=["training.trees=1"]).model
         >>> more = model.extend(X, Y)
         >>> model.spec.labels, more.spec.labels
         (7, 9)

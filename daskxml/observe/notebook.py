@@ -38,9 +38,11 @@ def run_html(history: History, metrics: Mapping[str, float], reason: str, out: s
     """
     last = history[-1] if history else {}
     total_s = sum(map(spent_s, history))
+    done = [f"{len(history):,} trees"]
+    if "pieces" not in last:
+        done = [f"{len(history):,} mega-batches", f"{last.get('epoch', 0.0):.2f} epochs"]
     facts = [
-        f"{len(history):,} mega-batches",
-        f"{last.get('epoch', 0.0):.2f} epochs",
+        *done,
         f"{last.get('rows', 0):,} rows",
         f"{exact(float(f'{total_s:.3g}'))} s of training",
         f"{len(worker_names(history))} workers",

@@ -170,7 +170,8 @@ class RunView:
 
     def limit_shares(self) -> dict[str, float]:
         """Return how much of each limit is used up, by its name: ``epochs``, ``minutes``, ..."""
-        done = {"epochs": self.epoch, "megabatches": self.megabatch, "minutes": self.spent_s / 60.0}
+        done = {"megabatches": self.megabatch, "minutes": self.spent_s / 60.0}
+        done |= dict.fromkeys(("epochs", "trees"), self.epoch)
         return {n: value / self.limits[n] for n, value in done.items() if self.limits.get(n)}
 
     def progress(self) -> float | None:

@@ -83,11 +83,15 @@ def limit_label(view: RunView) -> str:
     --------
     >>> limit_label(RunView(limits={"epochs": 4}, epoch=1.0))
     'epoch 1.00 of 4'
+    >>> [limit_label(RunView(limits={"trees": 4}, epoch=trees)) for trees in (1.3, 4.0)]
+    ['tree 2 of 4', 'tree 4 of 4']
     """
     shares, limits = view.limit_shares(), view.limits
     match max(shares, key=lambda name: shares[name], default=""):
         case "epochs":
             return f"epoch {view.epoch:.2f} of {limits['epochs']:g}"
+        case "trees":
+            return f"tree {min(int(view.epoch) + 1, limits['trees'])} of {limits['trees']}"
         case "megabatches":
             return f"mega-batch {view.megabatch:,} of {limits['megabatches']:,}"
         case "minutes":
@@ -180,7 +184,7 @@ def history_event(row: Row, event: Event) -> str:
     ...                                  "rows_returned": 640})
     'mega-batch 3, after 2.5 s: worker 1 lost, 640 rows given to others'
     """
-    when = f"mega-batch {row['megabatch']}"
+    when = f"{'tree' if 'pieces' in row else 'mega-batch'} {row['megabatch']}"
     if "after_s" in event:
         when += f", after {rounded(event['after_s'])} s"
     text = f"worker {event.get('worker', '?')} {event.get('kind', '')}"

@@ -45,7 +45,7 @@ from daskxml.records.environment import (
 )
 
 RUN_FILE, HISTORY_FILE = "run.toml", "history.jsonl"
-ENDS = ("megabatches", "epochs", "minutes", "target", "patience")  # reasons that a run file gives
+ENDS = "megabatches", "epochs", "trees", "minutes", "target", "patience"  # that a run file gives
 
 
 def begun(where: Path | None) -> dict[str, Path]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from daskxml.config import RunConfig
 
-LIMITS = ("megabatches", "epochs", "minutes", "target_metric", "target")  # as events report them
+LIMITS = "megabatches", "epochs", "trees", "minutes", "target_metric", "target"  # in events
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,10 @@ class StoppingRules:
         limits = self.config.training
         if limits.megabatches and len(history) >= limits.megabatches:
             return "megabatches"
-        if limits.epochs and history and history[-1]["epoch"] >= limits.epochs:
-            return "epochs"
+        for name in ("epochs", "trees"):
+            limit = getattr(limits, name)
+            if limit and history and history[-1]["epoch"] >= limit:
+                return name
         return "minutes" if self.time_left_s(spent_s) <= 0.0 else ""
 
     def time_left_s(self, spent_s: float) -> float:

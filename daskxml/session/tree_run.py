@@ -131,8 +131,7 @@ class TreeRun:
         if not self._has_tests:
             check_untested(config)
         self.rules = StoppingRules(config, can_checkpoint=store is not None)
-        limits = int(config.training.epochs), config.training.megabatches or math.inf
-        self._last = int(min(limits))
+        self._last = config.training.trees
         self.history: list[dict[str, Any]] = []
         self.trees: list[Any] = []
         self.stage, self.stop_reason = "training", ""

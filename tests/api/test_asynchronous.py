@@ -11,7 +11,7 @@ from distributed import Client
 
 import daskxml
 
-TREE: dict[str, Any] = {"model": {"kind": "trees"}, "training": {"epochs": 1}}
+TREE: dict[str, Any] = {"model": {"kind": "trees"}, "training": {"trees": 1}}
 
 
 def test_training_from_a_coroutine(client: Client) -> None:

@@ -123,7 +123,7 @@ def test_lists_that_dask_has_made_texts_are_lists_again(client) -> None:
 @pytest.mark.parametrize("lazily", [True, False])
 def test_rows_may_be_a_pair(client, rows, lazily) -> None:
     pair = tuple(map(array_of, rows)) if lazily else rows
-    one = {"training.epochs": 1}
+    one = {"training.trees": 1}
     run = daskxml.train("tree", client=client, train=pair, test=pair, overrides=one)
     assert run.metrics["rows"] == rows[0].shape[0]
 

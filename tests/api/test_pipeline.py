@@ -198,7 +198,7 @@ def test_texts_what_is_learned_of_them_and_names(client: Client) -> None:
         words = pipe.reduce(vocabulary, union, documents)
         counted = pipe.map(word_counts, documents, words)
         rows = pipe.map(one_hot, counted, names=["car", "fruit"])
-        tree = {"model": {"kind": "trees"}, "training": {"epochs": 1}, "evaluation": {"k": [1]}}
+        tree = {"model": {"kind": "trees"}, "training": {"trees": 1}, "evaluation": {"k": [1]}}
         run = pipe.train(tree, rows, rows).result()
         assert run.metrics["P@1"] == 1.0
         assert words.result() == ["apple", "blue", "car", "green", "red"]

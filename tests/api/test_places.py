@@ -69,10 +69,10 @@ def test_what_needs_a_cluster_does_not_go_with_no_workers():
 
 @pytest.mark.parametrize("given", [
     lambda rows, file: (rows[0], rows[1]), lambda rows, file: (rows,), lambda rows, file: (file,),
-    lambda rows, file: ("tree", *rows), lambda rows, file: ({"training": {"epochs": 1}}, file),
+    lambda rows, file: ("tree", *rows), lambda rows, file: ({"training": {"trees": 1}}, file),
 ])  # fmt: skip
 def test_rows_come_after_the_run_file_or_without_one(given, matrices, files):
-    once = {"training.epochs": 1, "model.kind": "trees", "model.powers": [1.0]}
+    once = {"training.trees": 1, "model.kind": "trees", "model.powers": [1.0]}
     named = daskxml.train("tree", train=files[0], workers=0, overrides=once).model
     found = daskxml.train(*given(matrices[0], files[0]), workers=0, overrides=once).model
     np.testing.assert_array_equal(named.predict(matrices[1][0]).toarray(),
@@ -82,8 +82,8 @@ def test_rows_come_after_the_run_file_or_without_one(given, matrices, files):
 def test_rows_given_twice_and_wrong_overrides_are_refused(matrices, files):
     with pytest.raises(daskxml.ConfigError, match="given twice"):
         daskxml.train(*matrices[0], train=files[0])
-    with pytest.raises(daskxml.ConfigError, match=r"^overrides: training\.epochs: epochs = '4'"):
-        daskxml.train(*matrices[0], overrides={"training.epochs": "4"})
+    with pytest.raises(daskxml.ConfigError, match=r"^overrides: training\.trees: trees = '4'"):
+        daskxml.train(*matrices[0], overrides={"training.trees": "4"})
 
 
 @pytest.mark.parametrize("config", ["tree", "network"])
@@ -118,12 +118,12 @@ def test_a_run_goes_on_with_the_same_trees(matrices, tmp_path):
         np.testing.assert_array_equal(array, rest.model.parameters[name])
 
 
-@pytest.mark.parametrize("config", ["tree", "network"])
-def test_ctrl_c_ends_a_run_with_what_is_under_way(config, files, tmp_path):
+@pytest.mark.parametrize(("config", "number"), [("tree", "trees"), ("network", "epochs")])
+def test_ctrl_c_ends_a_run_with_what_is_under_way(config, number, files, tmp_path):
     train, test = files
     command = [sys.executable, "-m", "daskxml", "train", config, train, "--test", test]
     command += ["--workers=0", "--set=checkpoint.every=1", "--set=checkpoint.keep=100"]
-    command += ["--set=training.epochs=100000", "--out", str(tmp_path / "run")]
+    command += [f"--set=training.{number}=100000", "--out", str(tmp_path / "run")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         history = tmp_path / "run" / "history.jsonl"
         while not (history.exists() and history.read_text().count("\n") >= 2):

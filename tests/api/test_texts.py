@@ -41,7 +41,7 @@ RUN: dict[str, Any] = {
 }
 
 
-TREE: dict[str, Any] = {"model": {"kind": "trees"}, "training": {"epochs": 1}}  # the same each time
+TREE: dict[str, Any] = {"model": {"kind": "trees"}, "training": {"trees": 1}}  # the same each time
 
 
 def records(texts: list[str] = TEXTS) -> list[dict[str, Any]]:
@@ -102,7 +102,7 @@ def test_documents_of_one_process_are_the_rows_of_a_cluster(
     client: Client, files: dict[str, Path]
 ) -> None:
     config = {"text": {"ngram_range": [1, 2], "min_df": 2}, **TREE}
-    config["training"] = {"epochs": 1, "class_weight": {"fruit": 2.0}}
+    config["training"] = {"trees": 1, "class_weight": {"fruit": 2.0}}
     paths = {"train": files["csv"], "test": files["jsonl"]}
     there, here = (daskxml.train(config, client=c, **paths) for c in (client, None))
     assert here.model.header.vectorizer == there.model.header.vectorizer
@@ -339,8 +339,8 @@ def test_the_stages_of_detached_runs(
     name = daskxml.launch(run_file | held, client=client, out=tmp_path / "texts")
     assert "BUS" in daskxml.attach(name, client=client).follow().model.header.feature_names
     daskxml.attach(name, client=client).stop(forget_it=True)
-    with pytest.raises(daskxml.ConfigError, match="on rows that are in no files: give --rows FILE"):
-        held_out_rows([tmp_path / "texts"], "--rows FILE")
+    with pytest.raises(daskxml.ConfigError, match="on rows that are in no files: give FILE"):
+        held_out_rows([tmp_path / "texts"], "FILE")
 
 
 def test_the_example_of_the_documentation(

@@ -170,9 +170,7 @@ def test_settings_of_texts_need_texts(tags, tmp_path, capsys):
     for path, setting in ((tags, "text.column=body"), (rows, "text.min_df=2")):
         assert main(["train", str(path), "--set", setting, "--out", str(tmp_path / "run")]) == 2
         assert "of texts, for which there is a section [text]" in capsys.readouterr().err
-    assert (
-        main(["train", str(rows), "--set=training.epochs=1", "--out", str(tmp_path / "run")]) == 0
-    )
+    assert main(["train", str(rows), "--set=training.trees=1", "--out", str(tmp_path / "run")]) == 0
 
 
 def test_documents_are_inspected(tags, capsys):

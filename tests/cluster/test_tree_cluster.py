@@ -18,7 +18,7 @@ from harness.records import check_trees
 Data = dict[str, Path]
 VALUES: dict[str, Any] = {
     "model": {"kind": "trees", "leaf_labels": 10, "powers": [1.0, 0.5]},
-    "training": {"epochs": 2},
+    "training": {"trees": 2},
     "checkpoint": {"every": 1},
     "cluster": {"threads": 1},
 }
@@ -72,9 +72,7 @@ def test_a_run_goes_on_from_its_trees(
     client: Client, data: Data, expected: daskxml.Run, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    one = daskxml.train(
-        VALUES, client=client, **data, out=out, overrides=["training.megabatches=1"]
-    )
+    one = daskxml.train(VALUES, client=client, **data, out=out, overrides=["training.trees=1"])
     two = daskxml.train(VALUES, client=client, **data, resume=out)
     assert two.history[0] == one.history[0]
     check_same(two, expected)
@@ -126,7 +124,7 @@ def test_the_work_of_many_trees_is_submitted_as_it_is_needed(client: Client, dat
             counts.append(client.run_on_scheduler(count) - before)
         return daskxml.STOP if len(counts) == 6 else None
 
-    many = {"training": {"epochs": 100_000}}
+    many = {"training": {"trees": 100_000}}
     run = daskxml.train(VALUES | many, client=client, **data, on_event=hear)
     assert 6 <= len(run.history) < 10
     assert max(counts) < 500

@@ -13,7 +13,7 @@ from daskxml.config import load_run_config, packaged_run_files
 SMALL = {"model.hidden": [16], "strategy.batch_max": 32, "strategy.megabatch_batches": 12,
          "training.megabatches": 3, "training.epochs": 99.0, "checkpoint.every": 3,
          "cluster.pools": 0, "cluster.pool_threads": 0}  # fmt: skip
-TREES = {"training.epochs": 3}
+TREES = {"training.trees": 3}
 
 
 @pytest.mark.slow

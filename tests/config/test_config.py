@@ -183,11 +183,13 @@ TREES = "[model]\nkind = 'trees'\n"
         ("target = 0.5\n[evaluation]\nk = [3]", "1: [training] target_metric = 'P@1': is ne"),
         (TREES + "[evaluation]\ntraining_loss = true", "6: [evaluation] training_loss = true: "),
         (TREES + "[data]\nresidency = 'shard'", "6: [data] residency = 'shard': [model] kind ="),
+        ("trees = 3", "3: [training] trees = 3: networks have none: give [training] epochs"),
         (TREES + "[strategy]\nname = 'elastic'", "5: [strategy] is not for this [model] kind"),
     ],
 )  # fmt: skip
 def test_a_value_that_others_do_not_allow_is_named_with_its_line(tmp_path, text, place):
-    path = write(tmp_path, f"[training]\nepochs = 2\n{text}\n")
+    number = "trees" if text.startswith(TREES) else "epochs"
+    path = write(tmp_path, f"[training]\n{number} = 2\n{text}\n")
     assert refusal(path).startswith(f"{path}:{place}")
 
 
@@ -236,7 +238,8 @@ SHARING = ("strategy", "combine", "optimizer", "sampling", "cluster")
     ids=str,
 )
 def test_keys_are_called_valid_that_are_accepted_in_this_run_file_and_no_others(given, sections):
-    tables = {"training": {"epochs": 2}, "pipeline": {"stages": ["vectorize"]}} | given
+    number = "trees" if given == {"model": {"kind": "trees"}} else "epochs"
+    tables = {"training": {number: 2}, "pipeline": {"stages": ["vectorize"]}} | given
     run = load_run_config(tables)
     for section in offered(tables, ""):
         if section not in sections:

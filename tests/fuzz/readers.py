@@ -255,7 +255,7 @@ def write_good_run(folder: Path) -> None:
 def _write_bundles(folder: Path, rows: Path) -> None:
     """Write models of every kind, each with description and arrays in one file."""
     network = Model.load(folder, threads=1)
-    settings = {"model.leaf_labels": 2, "training.epochs": 1}
+    settings = {"model.leaf_labels": 2, "training.trees": 1}
     trees = train_here("best", train=str(rows), overrides=settings).model
     small = [network.compress(bits=bits) for bits in (8, 16)]
     mixture = daskxml.mix([trees, small[1]], weights=[0.5, 0.5])

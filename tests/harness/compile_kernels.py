@@ -63,7 +63,7 @@ def compile_trees(folder: Path) -> None:
     X, Y = to_scipy(train.features), to_scipy(train.labels)
     for weights in (None, np.ones(ROWS.rows, np.float32)):
         rows = daskxml.Matrices(X, Y, sample_weight=weights)
-        given = {"model.passes": 1, "training.epochs": 2}
+        given = {"model.passes": 1, "training.trees": 2}
         model = train_here("best", train=rows, overrides=given).model
         for loss in ("softmax", "sigmoid"):
             train_here("adaptive-sgd", train=rows, overrides={**ONCE, "model.loss": loss})

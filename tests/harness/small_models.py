@@ -11,9 +11,8 @@ from daskxml.data.rows import to_scipy
 def network_and_trees(train: Partition) -> tuple[daskxml.Model, daskxml.Model]:
     """Train both on the same rows, in this process."""
     matrices = daskxml.Matrices(to_scipy(train.features), to_scipy(train.labels))
-    overrides = {"training.epochs": 4, "run.seed": 3}
     network, trees = (
-        train_here(name, train=matrices, overrides=overrides).model
-        for name in ("adaptive-sgd", "best")
+        train_here(name, train=matrices, overrides={number: 4, "run.seed": 3}).model
+        for name, number in (("adaptive-sgd", "training.epochs"), ("best", "training.trees"))
     )
     return network, trees

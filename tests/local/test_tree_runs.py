@@ -21,7 +21,7 @@ from harness.records import check_trees
 
 VALUES: dict[str, Any] = {
     "model": {"kind": "trees", "leaf_labels": 10, "powers": [1.0, 0.5]},
-    "training": {"epochs": 2},
+    "training": {"trees": 2},
 }
 Data = dict[str, Path]
 
@@ -64,8 +64,8 @@ def test_losses_and_arrivals_are_not_simulated(data: Data) -> None:
 
 def test_a_run_goes_on_from_its_checkpoint(data: Data, alone: daskxml.Run, tmp_path: Path) -> None:
     out, values = tmp_path / "run", VALUES | {"checkpoint": {"every": 1}}
-    simulate(values, [1, 1], **data, out=out, overrides=["training.megabatches=1"])
-    run = simulate(out / "run.toml", [1], resume=out, overrides=["training.megabatches=2"])
+    simulate(values, [1, 1], **data, out=out, overrides=["training.trees=1"])
+    run = simulate(out / "run.toml", [1], resume=out, overrides=["training.trees=2"])
     assert same(run, alone)
     assert same(run, daskxml.Run(**{**vars(run), "model": daskxml.load(out)}))
     with pytest.raises(DaskxmlError, match="is of label trees: leave"):
@@ -79,8 +79,13 @@ def test_a_run_goes_on_from_its_checkpoint(data: Data, alone: daskxml.Run, tmp_p
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [
-        (["training.epochs=1.5"], "the number of trees, as a whole number"),
-        (["training.epochs=0", "training.megabatches=3"], "the number of trees"),
+        (["training.trees=1.5"], "trees = 1.5: must be an integer"),
+        (
+            ["training.trees=0", "training.minutes=1"],
+            "trees = 0: must be at least 1 for label trees",
+        ),
+        (["training.epochs=2"], "epochs = 2.0: label trees have none: give .training. trees"),
+        (["training.megabatches=2"], "megabatches = 2: label trees have none: give"),
         (["data.residency=shard"], "needs all rows on every worker"),
         (["cluster.pools=1"], "takes no pools"),
         (["evaluation.training_loss=true"], "has no loss over all rows"),

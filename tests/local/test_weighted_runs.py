@@ -30,7 +30,7 @@ def tree(**training):
     solver = {"cost": 0.5, "passes": 500, "smallest_weight": 0.0}
     return {
         "model": {"kind": "trees", "leaf_labels": 2, **solver},
-        "training": {"epochs": 1, **training},
+        "training": {"trees": 1, **training},
         "cluster": {"threads": 1},
     }
 

@@ -59,7 +59,7 @@ def test_outside_of_notebooks_nothing_is_drawn():
 
 CELL = """
 import numpy as np, daskxml
-run = daskxml.train({"training": {"epochs": 3}, "model": {"kind": "trees"}},
+run = daskxml.train({"training": {"trees": 3}, "model": {"kind": "trees"}},
                     train=(np.eye(64), np.eye(64)))
 run
 """
@@ -85,6 +85,6 @@ def test_a_cell_tells_of_a_run_and_shows_its_result():
         manager.shutdown_kernel(now=True)
     assert reply["content"]["status"] == "ok", reply["content"]
     assert "tree 3  " in "".join(lines)
-    assert "ended: epochs" in "".join(lines)
+    assert "ended: trees" in "".join(lines)
     (html,) = shown
-    assert "3 mega-batches" in html
+    assert "3 trees" in html

@@ -76,7 +76,7 @@ def test_a_run_of_every_run_file_agrees(
 ) -> None:
     settings = SMALL if name != "hogwild" else {**SMALL, "strategy.batch_max": 1}
     if not load_run_config(name).has_strategy:
-        settings = {"training.epochs": 4}
+        settings = {"training.trees": 4}
     for key in ("batch_min", "batch_initial"):
         if load_run_config(name).has_strategy and hasattr(load_run_config(name).strategy, key):
             settings = {**settings, f"strategy.{key}": 0}

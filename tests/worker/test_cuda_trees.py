@@ -14,7 +14,7 @@ from harness.cuda_on_host import emulated, needs_compiler
 
 VALUES = {
     "model": {"kind": "trees", "leaf_labels": 9, "passes": 1, "cost": 1.0, "powers": [1.0, 0.5]},
-    "training": {"epochs": 2},
+    "training": {"trees": 2},
 }  # fmt: skip
 
 

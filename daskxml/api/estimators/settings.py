@@ -24,7 +24,7 @@ _SETTINGS = {
     "learning_rate": "strategy.lr",
     "batch_size": "strategy.batch_max",
     "epochs": "training.epochs",
-    "n_estimators": "training.epochs",  # a tree is one
+    "n_estimators": "training.trees",
     "validation_fraction": "data.validation",
     "early_stopping_rounds": "training.patience",
     "eval_metric": "training.target_metric",
@@ -44,7 +44,6 @@ _OF_NETWORKS = {
 }  # fmt: skip
 _BATCHES = ("lr", "batch_max", "megabatch_batches")  # settings of every strategy
 _ONE_EPOCH = {
-    "training.epochs": 1,
     "training.megabatches": 0,
     "training.minutes": 0,
     "training.target": 0,
@@ -189,9 +188,10 @@ def _class_weight(config: RunConfig, given: Any, labels: LabelSet) -> Any:
 
 
 def one_epoch(config: RunConfig, calls: int) -> RunConfig:
-    """Return the run of one epoch, with rows in another order in every call."""
+    """Return the run of one epoch or tree, with rows in another order in every call."""
     seed = (config.run.seed + calls) % 2**63
-    return load_run_config(config, {**_ONE_EPOCH, "run.seed": seed})
+    unit = "epochs" if config.has_strategy else "trees"
+    return load_run_config(config, {**_ONE_EPOCH, f"training.{unit}": 1, "run.seed": seed})
 
 
 def _setting(estimator: Any, name: str) -> Any:

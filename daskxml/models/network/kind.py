@@ -16,7 +16,7 @@ from daskxml.kernels.operands import Quantised, quantise
 from daskxml.models.batch import batch_rows
 from daskxml.models.network.mlp import Mlp
 from daskxml.models.network.spec import Layout, ModelSpec, check_rank
-from daskxml.models.protocol import Arrays, TrainedKind, difference
+from daskxml.models.protocol import Arrays, Limit, TrainedKind, difference
 
 if TYPE_CHECKING:
     from daskxml.kernels.cpu.kernels import CpuKernels
@@ -81,6 +81,10 @@ class Network(TrainedKind[ModelSpec]):
         from daskxml.models.network.explanation import contributions  # loads SciPy's functions
 
         return contributions(spec, arrays, row, label)
+
+    def limits(self, config: Any) -> Iterator[Limit]:
+        """Yield that networks have no trees."""
+        yield Limit("training.trees", (0,), "networks have none: give [training] epochs")
 
     def work(self, row: Mapping[str, Any]) -> str:
         """Return rows and epochs."""

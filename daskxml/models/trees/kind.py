@@ -89,10 +89,11 @@ class Trees(TrainedKind[TreeSpec]):
 
     def limits(self, config: Any) -> Iterator[Limit]:
         """Yield what trees need."""
-        tree, epochs = "[model] kind = 'trees'", config.training.epochs
-        if not (epochs >= 1 and epochs == int(epochs)):
-            why = f"{tree} needs the number of trees, as a whole number"
-            yield Limit("training.epochs", (), why)
+        tree = "[model] kind = 'trees'"
+        for key in ("epochs", "megabatches"):
+            yield Limit(f"training.{key}", (0,), "label trees have none: give [training] trees")
+        if not config.training.trees:
+            yield Limit("training.trees", (), "must be at least 1 for label trees")
         for key in ("pools", "pool_threads"):
             yield Limit(f"cluster.{key}", (0,), f"{tree} takes no pools: leave it at 0")
         why = f"{tree} needs all rows on every worker: leave it at 'auto'"

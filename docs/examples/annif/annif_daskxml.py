@@ -14,7 +14,7 @@ of a run file by its name with a point, also as `annif train -b daskxml.model.co
     analyzer = snowball(english)
     backend = daskxml
     min_df = 2
-    training.epochs = 2
+    training.trees = 2
 
 Rows are made by Annif's TF-IDF, not by daskxml's reader of texts: an analyzer belongs to a language
 and is a function, which a model of daskxml does not store, and other backends get equal rows. The
@@ -123,7 +123,7 @@ class Objective(hyperopt.HPObjective):
         """Fit, and measure on the validation documents."""
         chosen = {
             "model.cost": trial.suggest_float("model.cost", 0.05, 20.0, log=True),
-            "training.epochs": trial.suggest_int("training.epochs", 1, 4),  # trees
+            "training.trees": trial.suggest_int("training.trees", 1, 4),
         }
         backend, params = args["backend"], args["backend"].params
         model = backend.fit(*args["train"], params | chosen, args["threads"])

@@ -154,7 +154,7 @@ def test_trees_are_the_default(rows):
     ({"strategy": "elastic"}, "strategy is for networks"),
     ({"optimizer": "adam"}, "optimizer is for networks"),
     ({"early_stopping_rounds": 2}, "early_stopping_rounds needs rows that are scored: give valid"),
-    ({"n_estimators": "4"}, "^n_estimators = '4': must be a number"),
+    ({"n_estimators": "4"}, "^n_estimators = '4': must be an integer"),
     ({"epochs": 4}, "^epochs is for networks, and .* label trees: give n_estimators"),
     ({"run_file": "network", "n_estimators": 4}, "^n_estimators is for label trees, and .* epochs"),
     ({"device": "tpu"}, "^device = 'tpu': must be one of 'auto', 'cpu', 'cuda'"),

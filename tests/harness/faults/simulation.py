@@ -473,7 +473,7 @@ def _config(
     return load_run_config(
         {
             "data": {"train": [clients.ROWS]},
-            "training": {"epochs": epochs},
+            "training": {"trees" if strategy == TREES else "epochs": epochs},
             "strategy": rules,
             "combine": {"rule": rule, "quorum": 0.6 if quorum else 1.0, "grace": grace},
             "checkpoint": {"every": checkpoint_every, "keep": 2},

@@ -38,10 +38,9 @@ def rows():
 @pytest.fixture(scope="module")
 def models(rows):
     matrices = daskxml.Matrices(*rows[0])
-    overrides = {"training.epochs": 2, "run.seed": 3}
     return [
-        train_here(name, train=matrices, overrides=overrides).model
-        for name in ("best", "adaptive-sgd")
+        train_here(name, train=matrices, overrides={number: 2, "run.seed": 3}).model
+        for name, number in (("best", "training.trees"), ("adaptive-sgd", "training.epochs"))
     ]
 
 
@@ -257,7 +256,8 @@ def test_the_command_mixes_runs_that_hold_out_the_same_rows(tmp_path, capsys, mo
     write_xml(tmp_path / "train.txt", ROWS)
     files = {"train": tmp_path / "train.txt"}
     for name, seed in (("tree", 1), ("adaptive-sgd", 1), ("other", 2)):
-        overrides = {"training.epochs": 1, "run.seed": seed, "checkpoint.every": 0,
+        number = "epochs" if name == "adaptive-sgd" else "trees"
+        overrides = {f"training.{number}": 1, "run.seed": seed, "checkpoint.every": 0,
                      "data.validation": 0.2, "cluster.workers": 1}  # fmt: skip
         file = "tree" if name == "other" else name
         daskxml.train(file, **files, out=f"runs/{name}", overrides=overrides)

@@ -33,7 +33,7 @@ from harness.small_models import network_and_trees
 
 OLD, ALL = 50, 60
 ROWS = SyntheticSpec(rows=400, test_rows=80, features=80, labels=ALL, seed=2)
-SMALL = ["model.leaf_labels=4", "model.branching=4", "model.beam=3", "training.epochs=2"]
+SMALL = ["model.leaf_labels=4", "model.branching=4", "model.beam=3", "training.trees=2"]
 
 
 @pytest.fixture(scope="module")
