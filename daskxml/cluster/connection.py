@@ -277,17 +277,16 @@ def forked_workers(preload: Sequence[str] = PRELOAD) -> Iterator[None]:
 @contextlib.contextmanager
 def _unchanged() -> Iterator[None]:
     """Keep the log and the variables of local clusters from the program that trains."""
-    log, names = logging.getLogger("distributed"), dask.config.get(_VARIABLES)
-    variables = {name: os.environ.get(name) for name in (*names, "PYTHONHASHSEED")}
+    log, names = logging.getLogger("distributed"), {*dask.config.get(_VARIABLES), "PYTHONHASHSEED"}
+    kept = {name: os.environ[name] for name in names & os.environ.keys()}
     before, log.propagate = log.propagate, False
     try:
         yield
     finally:
         log.propagate = before
-        for name, value in variables.items():
+        for name in names:
             os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+        os.environ.update(kept)
 
 
 _UNCHANGED = Shared(_unchanged)

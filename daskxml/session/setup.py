@@ -124,13 +124,12 @@ def check_labels(facts: Facts, paths: tuple[str, ...]) -> None:
         If no row has a label, or what is kept of each label exceeds the free memory.
     """
     if not facts.label_nonzeros:
-        raise InputError(
-            "no row has a label, so there is nothing to learn; give rows with labels",
-            ", ".join(paths) or None,
-        )
-    if LABEL_BYTES * facts.labels > free_memory_bytes():
+        problem = "no row has a label, so there is nothing to learn; give rows with labels"
+    elif LABEL_BYTES * facts.labels > free_memory_bytes():
         problem = f"{facts.labels:,} labels are too many for the free memory: correct their number"
-        raise InputError(problem, ", ".join(paths) or None)
+    else:
+        return
+    raise InputError(problem, ", ".join(paths) or None)
 
 
 def training_recipe(config: RunConfig, facts: Facts, parts: int) -> Recipe:

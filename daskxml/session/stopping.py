@@ -53,10 +53,9 @@ class StoppingRules:
         limits = self.config.training
         if limits.megabatches and len(history) >= limits.megabatches:
             return "megabatches"
-        for name in ("epochs", "trees"):
-            limit = getattr(limits, name)
-            if limit and history and history[-1]["epoch"] >= limit:
-                return name
+        units = limits.epochs or limits.trees  # of which a run has one
+        if units and history and history[-1]["epoch"] >= units:
+            return "epochs" if limits.epochs else "trees"
         return "minutes" if self.time_left_s(spent_s) <= 0.0 else ""
 
     def time_left_s(self, spent_s: float) -> float:

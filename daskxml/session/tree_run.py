@@ -131,14 +131,13 @@ class TreeRun:
         if not self._has_tests:
             check_untested(config)
         self.rules = StoppingRules(config, can_checkpoint=store is not None)
-        self._last = config.training.trees
         self.history: list[dict[str, Any]] = []
         self.trees: list[Any] = []
         self.stage, self.stop_reason = "training", ""
         self._open: list[_Tree] = []
         self._events: list[dict[str, Any]] = []  # since the last row
         self._begun_s, self._last_fitted_s, self._wall_before_s = 0.0, -math.inf, 0.0
-        self._first = 0  # tree of this run, of which users are told
+        self._first, self._last = 0, config.training.trees  # trees: where it goes on and ends
         pool.changed = self._worker_changed
 
     # ------------------------------------------------------------------ progress

@@ -32,6 +32,7 @@ import distributed
 import numpy as np
 import psutil
 import scipy.linalg
+import sklearn  # which sets a variable
 import threadpoolctl
 
 import daskxml
