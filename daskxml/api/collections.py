@@ -20,6 +20,7 @@ from distributed import Client, Future
 
 from daskxml.api.run import Matrices
 from daskxml.api.stage_tasks import as_partition
+from daskxml.cluster.connection import kept
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
@@ -273,9 +274,9 @@ def place_given(client: Client, matrices: Mapping[str, Given], config: RunConfig
         if isinstance(rows, DaskRows):
             placed[name] = rows.partitions(client, config.data)
         else:
-            placed[name] = client.scatter(rows.partitions(), hash=False)
+            placed[name] = [kept(client, part) for part in rows.partitions()]
         if name == "train" and rows.sample_weight is not None:
-            placed["weights"] = client.scatter([np.asarray(rows.sample_weight)], hash=False)
+            placed["weights"] = [kept(client, np.asarray(rows.sample_weight))]
     return placed
 
 
@@ -312,7 +313,7 @@ def find_documents(
         pairs = _pairs_of(given, labels)
 
         def listed() -> list[Task]:
-            return [(tuple, future) for future in client.scatter(pairs, hash=False)]
+            return [(tuple, kept(client, pair)) for pair in pairs]
 
         return tokenize(given, labels), listed
     if labels is not None:

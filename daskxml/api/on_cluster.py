@@ -12,7 +12,7 @@ from typing import Any
 
 from distributed import Client
 
-from daskxml.api.collections import DaskRows, Given, Scattered, find_rows, place_given
+from daskxml.api.collections import Given, RowsOnWorkers, Scattered, find_rows, place_given
 from daskxml.api.run import Config, Job, Run
 from daskxml.api.runs import RunFollower, forget, open_runs
 from daskxml.api.stages import RowStages
@@ -190,7 +190,7 @@ def _releasing(on_event: OnEvent, matrices: Mapping[str, Given], placed: Scatter
     def publish(event: Mapping[str, Any]) -> Any:
         if event["kind"] == "started":
             for name, rows in matrices.items():
-                if isinstance(rows, DaskRows):
+                if not isinstance(rows, RowsOnWorkers):
                     placed[name].clear()
         return on_event(event)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from distributed import Client, LocalCluster
 import daskxml
 from daskxml.api.runs import RunFollower
 from daskxml.core.errors import ClusterError
+from daskxml.data.rows import to_scipy
+from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.records.checkpoint import write_checkpoint
 from daskxml.records.run_dir import RunDir
 from harness.clusters import PROTOCOL
@@ -45,6 +49,21 @@ def once(megabatch: int, act: Callable[[], object]) -> Callable[[Any], None]:
 def test_what_is_no_client_is_refused() -> None:
     with pytest.raises(daskxml.ConfigError, match=r"client = 'tcp://h:1': must be a dask\.dist"):
         daskxml.runs("tcp://h:1")  # type: ignore[arg-type]
+
+
+def test_rows_in_memory_outlive_the_workers_that_hold_them(client: Client, values: Values) -> None:
+    parts = [generate(SyntheticSpec(rows=400, test_rows=50, features=40, labels=12, seed=1))[0]] * 2
+    train, test = (daskxml.Matrices(to_scipy(p.features), to_scipy(p.labels)) for p in parts)
+    for number in range(2):  # one of them has them
+        client.wait_for_workers(2, timeout=60)
+        pids = [*client.run(os.getpid).values()]
+
+        def kill(event: Any, pid: int = pids[number]) -> None:
+            if event["kind"] == "started":
+                os.kill(pid, signal.SIGKILL)
+
+        run = daskxml.train(values, client=client, train=train, test=test, on_event=kill)
+        assert len(run.history) == 8
 
 
 @pytest.mark.slow
