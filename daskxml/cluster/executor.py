@@ -147,7 +147,8 @@ class Executor:
         """Start a task for leases, which ends with the worker, but not with its silence."""
         future = self.group.submit(worker, what, task, self.group.run, *args)
         patient = replace(worker, silent=asyncio.Event())
-        self._tasks.start(self.group.result(patient, future))
+        result = self._tasks.start(self.group.result(patient, future))
+        result.add_done_callback(lambda _: future.release())  # also if it was cancelled at once
 
     def _lease(self, command: RunWork) -> None:
         worker = self.group.worker(command.workers[0])

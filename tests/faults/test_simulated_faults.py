@@ -386,6 +386,13 @@ LATE_AT_THE_END = by_quorum(
 )  # fmt: skip
 
 
+ALL_AT_THE_END = Case(
+    7539, "adaptive-hogbatch", False, False, workers=3, epochs=3, checkpoint_every=3,
+    faults=(Fault(55, "kill all", 1, 1.66, 1.0, same_address=False),),
+    machines=1, transport="tls", follows=True,
+)  # fmt: skip
+
+
 # Frozen while it commits a merge in which it is alone.
 ALONE_IN_A_MERGE = by_quorum(1472, "elastic", 2, 1, 3, frozen("daskxml_commit", 7.03))
 
@@ -529,6 +536,7 @@ def test_a_worker_that_is_alone_in_a_merge_is_waited_for() -> None:
         ("a late worker is rebased twice at once", ASKED_TWICE_TO_REBASE),
         ("a worker is admitted while it is rebased once more", GIVEN_UP_IN_A_REBASE),
         ("the result is a late worker's model", LATE_AT_THE_END),
+        ("a task for leases that was cancelled at once waits for its worker", ALL_AT_THE_END),
     ],
 )
 def test_what_simulations_have_found_is_mended(name: str, schedule: Case) -> None:

@@ -159,6 +159,8 @@ PLANTS = (
     # --------------------------------------------------------------- what the driver does
     Plant("the second of two losses is forgotten", "cluster.run_driver:RunDriver._settle",
           "losses.append(event)", "losses[:] = [event]"),
+    Plant("a task for leases that was cancelled at once waits for its worker",
+          "cluster.executor:Executor._start", "future.release()", "None"),
     Plant("a lease of a lost worker is kept", "cluster.executor:Executor.remove",
           "self.lease_ended(lease)", "pass"),
     Plant("a failed merge is not aborted", "cluster.collectives:Collectives._attempt",
