@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 import scipy.sparse as sp
+from distributed import Client
 
+from daskxml.cli import main
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
 
 PAGES = Path(__file__).parents[1] / "docs"
+README = (PAGES.parent / "README.md").read_text()
 PEERS = re.compile(r"\b(omikuji|pecos|napkinxc|xgboost)\b")
 
 
@@ -64,6 +69,40 @@ def test_serving(capsys: pytest.CaptureFixture[str]) -> None:
     assert names["same"] > 0.9
     assert "422 " in told
     assert "ended with 0" in told
+
+
+def write_rows() -> tuple[Any, Any]:
+    """Write files as the README names them, and return the training rows."""
+    spec = SyntheticSpec(rows=1000, test_rows=200, features=300, labels=40, seed=1)
+    for part in ("train", "test"):
+        text = write_xml(Path(part), spec, part).read_bytes()
+        Path(f"{part}.txt.gz").write_bytes(gzip.compress(text))
+    rows, _ = generate(spec)
+    return to_scipy(rows.features), to_scipy(rows.labels)
+
+
+@pytest.mark.slow
+def test_the_python_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
+    X, _ = write_rows()
+    _, block = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)
+    with Client(n_workers=2, threads_per_worker=1, dashboard_address=None) as client:
+        names = {"X": X, "client": client}
+        exec(block.replace("/shared/", f"{Path.cwd()}/"), names)
+    assert float(capsys.readouterr().out) > 0.5
+    assert names["scores"].shape == (1000, 40)
+    assert names["on_cluster"].reason == "epochs"
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
+    write_rows()
+    begin, _, more = README.partition("### Command line")
+    lines = re.findall(r"^    (daskxml .*)$", begin + more.partition("## Which model")[0], re.M)
+    assert len(lines) > 5
+    for line in lines:
+        if "serve" not in line:
+            assert main(shlex.split(line)[1:]) == 0, (line, capsys.readouterr().err)
+    assert Path("report/index.html").exists()
 
 
 @pytest.mark.slow

@@ -201,13 +201,9 @@ class PlacedRows:
 
 
 async def load_partitions(
-    tasks: Tasks,
-    config: RunConfig,
-    run: str,
-    workers: int,
-    given: GivenRows,
+    tasks: Tasks, config: RunConfig, run: str, workers: int, given: GivenRows,
     stored: DataLayout | None,
-) -> PlacedRows:
+) -> PlacedRows:  # fmt: skip
     """Read all rows, and shuffle them into partitions.
 
     Parameters

@@ -180,7 +180,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         model
             What to continue from: a fitted `XMLClassifier`, a `daskxml.Model`, or its directory.
             Labels that are new follow its own, whose scores stay until they are trained. To label
-            trees others are added, for the same labels.
+            trees others are added.
 
         Raises
         ------
@@ -202,7 +202,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X, y, sample_weight
-            As for `fit`; new labels follow those that are known. Label trees refuse them.
+            As for `fit`; new labels follow those that are known. Earlier label trees take them in
+            as `Model.extend` does.
         classes
             All labels that are to come, if they are known.
         """
@@ -230,6 +231,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         config = resolve_settings(self, X.shape[0], labels, has_tests=test is not None)
         if one_epoch_of is not None:
             config = one_epoch(config, one_epoch_of)
+        if start and start.spec.kind == "trees" and start.spec.labels < len(labels.classes):
+            start = start.extend(X, indicator, labels.names[start.spec.labels :])
         rows = Matrices(X, indicator, _checked_weights(sample_weight, X.shape[0]))
         self._train(config, labels, rows, test, start)
         if one_epoch_of is None:

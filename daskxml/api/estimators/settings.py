@@ -36,12 +36,10 @@ _SETTINGS = {
     "class_weight": "training.class_weight",
 }
 _OF_TREES = {"n_estimators": "give epochs"}  # and what to do where a network is trained
-_BY_NETWORK = "give run_file='network'"
-_OF_NETWORKS = {
-    "hidden": _BY_NETWORK, "loss": _BY_NETWORK, "dropout": _BY_NETWORK, "strategy": _BY_NETWORK,
-    "optimizer": _BY_NETWORK, "learning_rate": _BY_NETWORK, "batch_size": _BY_NETWORK,
-    "epochs": "give n_estimators",
-}  # fmt: skip
+_OF_NETWORKS = dict.fromkeys(
+    ("hidden", "loss", "dropout", "strategy", "optimizer", "learning_rate", "batch_size"),
+    "give run_file='network'",
+) | {"epochs": "give n_estimators"}
 _BATCHES = ("lr", "batch_max", "megabatch_batches")  # settings of every strategy
 _ONE_EPOCH = {
     "training.megabatches": 0,
@@ -123,8 +121,7 @@ def resolve_settings(estimator: Any, rows: int, labels: LabelSet, *, has_tests: 
     (3.0, 'elastic')
     """
     base = load_run_config(DEFAULT_RUN_FILE if estimator.run_file is None else estimator.run_file)
-    is_network = base.has_strategy
-    others, whose = (_OF_TREES, "label trees") if is_network else (_OF_NETWORKS, "networks")
+    others, whose = (_OF_TREES, "label trees") if base.has_strategy else (_OF_NETWORKS, "networks")
     for name, hint in others.items():
         if getattr(estimator, name) is not None:
             found = f"{name} is for {whose}, and the run file trains {base.kind.title}"

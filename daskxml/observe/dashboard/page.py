@@ -285,7 +285,8 @@ def best_label(series: RunSeries) -> str:
     if not name:
         return ""
     value, megabatch = best[name]
-    return f"{name} {value:.4f} (mega-batch {megabatch:,})"
+    what = "tree" if "pieces" in series.view.row else "mega-batch"
+    return f"{name} {value:.4f} ({what} {megabatch:,})"
 
 
 def legend_html(

@@ -118,6 +118,23 @@ def test_every_partial_fit_adds_a_tree(rows, run_file):
     )
 
 
+def test_trees_take_in_new_labels_before_others_are_added(rows):
+    X, Y = rows
+    names = [[f"tag {label}" for label in row.nonzero()[0]] for row in np.asarray(Y)]
+    few = [[tag for tag in tags if tag not in {"tag 4", "tag 5"}] for tags in names]
+    first = XMLClassifier("tree").partial_fit(X, few)
+    known = list(first.classes_)
+    more = first.partial_fit(X, names)
+    assert tree_count(more) == 2
+    assert list(more.classes_) == [*known, "tag 4", "tag 5"]
+    assert more.score(X, names) > 0.7
+    of_new = more.predict_proba(X).toarray()[:, -2:]
+    has_it = np.array([[tag in tags for tag in more.classes_[-2:]] for tags in names])
+    assert of_new[has_it].mean() > 2 * of_new[~has_it].mean()
+    again = XMLClassifier("tree").fit(X, names, model=XMLClassifier("tree").fit(X, few))
+    assert tree_count(again) == 2
+
+
 def test_a_tree_that_is_added_sees_rows_in_its_own_power(rows):
     X, Y = rows
     one, two = ({"settings": {"model.powers": [1.0, power]}} for power in (1.0, 3.0))
@@ -137,8 +154,6 @@ def test_trees_are_added_to_those_alike(rows):
         XMLClassifier("tree").fit(X, Y, model=first)
     names = XMLClassifier("tree").partial_fit(X[:2], [["a"], ["b"]], classes=["a", "b", "c"])
     assert tree_count(names.partial_fit(X[:2], [["a", "c"], []])) == 2
-    with pytest.raises(ModelError, match="has labels = 3, not 4: label trees are added to those"):
-        names.partial_fit(X[:2], [["a"], ["new"]])
     with pytest.raises(ModelError, match="has kind = 'network', not 'trees'"):
         XMLClassifier("tree").fit(X, Y, model=XMLClassifier("network", epochs=1).fit(X, Y))
 

@@ -45,6 +45,8 @@ def test_in_the_middle():
     assert series.view.progress() == 0.25
     assert series.left_s(now_s) == pytest.approx(50.0 * 3)  # 50 s for a quarter
     assert best_label(series) == "P@1 0.2000 (mega-batch 20)"
+    series.view.row = {**series.view.row, "pieces": 3}
+    assert best_label(series) == "P@1 0.2000 (tree 20)"
     texts = headline(series, now_s)
     assert {"epoch 2.50 of 10, about 2 min 30 s left", f"{200 / 1.5:,.0f} rows/s"} <= set(texts)
 
