@@ -19,6 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import daskxml
 from daskxml import XMLClassifier
 from daskxml.core.errors import ModelError
+from harness.estimator_checks import EXCEPTIONS
 
 # scikit-learn's data are some dozen dense rows of two or three features: many short epochs, and no
 # scaling of rows, which would leave only their direction.
@@ -26,12 +27,6 @@ NETWORK = XMLClassifier(
     "network", hidden=32, batch_size=32, epochs=60, learning_rate=0.02, dropout=0.0,
     settings={"data.normalize": "none"},
 )  # fmt: skip
-# A batch is so many rows, whatever they weigh: with rows twice the batches are others. Trees take
-# the rows, of which there are more then, in another order.
-EXCEPTIONS = {
-    f"check_sample_weight_equivalence_on_{kind}_data": "rows are taken in another order"
-    for kind in ("dense", "sparse")
-}
 SMALL = {
     "run_file": "network", "hidden": 16, "batch_size": 16, "epochs": 30, "learning_rate": 0.05,
     "dropout": 0.0,
