@@ -132,8 +132,8 @@ class Inspection:
             "label counts": f"{self.unseen_labels:.1%} of the labels never seen, "
             f"{self.single_labels:.1%} once, {self.rare_labels:.1%} 1 to {FEW} times; "
             f"top label in {self.top_label_share:.1%} of the rows",
-            "memory": f"{self.csr_mib:,.1f} MiB of rows, {self.model_mib:,.1f} MiB of model"
-            f" ({DEFAULT_HIDDEN} hidden units)",
+            "memory": f"{self.csr_mib:,.1f} MiB of rows, {self.model_mib:,.1f} MiB of a "
+            f"network with {DEFAULT_HIDDEN} hidden units",
             "problems": f"{len(self.problems)}" if self.problems else "none",
         }
         described = [f"{name:<18}{text}" for name, text in pairs.items()]
