@@ -118,6 +118,7 @@ class RunDriver:
         self.executor: Executor | None = None
         self.membership: Admission | None = None
         self._ending: list[Admission | Executor] = []  # of a session that is over
+        self._turn = asyncio.Lock()  # one cleans up at a time
         self.is_loading, self._is_ready = True, False
         self.session: Session | TreeRun
         self._told_compiling = False
@@ -507,19 +508,21 @@ class RunDriver:
 
     async def clean_up(self) -> None:
         """Release what a run that is over does not need any more; model and record stay."""
-        if self.is_detached:
-            await self._end_detached(self.event_log.has_failed)
-            self._holders.shared.release(self.run)
-        await self._remove_from_workers()
+        async with self._turn:
+            if self.is_detached:
+                await self._end_detached(self.event_log.has_failed)
+                self._holders.shared.release(self.run)
+            await self._remove_from_workers()
 
     async def close(self) -> None:
         """Release everything."""
-        if self.is_detached:
-            # What could not be written is no error any more: the run has failed, or is given up.
-            await self._end_detached(self.event_log.has_failed or not self.event_log.is_over)
-            await self.keepers.forget()
-        await self._remove_from_workers()
-        self._holders.shared.release(self.run)
+        async with self._turn:  # a user may stop the run meanwhile, who must hear of losses, too
+            if self.is_detached:
+                # What could not be written is no error any more: the run has failed, or is given up
+                await self._end_detached(self.event_log.has_failed or not self.event_log.is_over)
+                await self.keepers.forget()
+            await self._remove_from_workers()
+            self._holders.shared.release(self.run)
 
     async def _end_detached(self, has_failed: bool) -> None:
         await (self.writer or self.keepers).close(has_failed)

@@ -393,6 +393,19 @@ ALL_AT_THE_END = Case(
 )  # fmt: skip
 
 
+# A detached run is stopped while it loads, and forgotten while the worker that unlocks dies.
+STOPPED_AND_FORGOTTEN = Case(
+    1107641, "static", True, True, workers=2, epochs=1, checkpoint_every=2,
+    faults=(
+        Fault(47, "scheduler", 0, 0.05133984633435264, 0.1, True, "rename 00"),
+        Fault(47, "stop", 1, 0.0006117449249722174, 0.1, False, "rename 00", 16),
+        Fault(63, "kill here", 1, 0.5201829858115191, 0.01, False, "write_rows"),
+        Fault(178, "kill here", 0, 0.00024115811071539938, 0.0, False, "", 32),
+    ),
+    machines=1, transport="tls", pools=2,
+)  # fmt: skip
+
+
 # Frozen while it commits a merge in which it is alone.
 ALONE_IN_A_MERGE = by_quorum(1472, "elastic", 2, 1, 3, frozen("daskxml_commit", 7.03))
 
@@ -537,6 +550,10 @@ def test_a_worker_that_is_alone_in_a_merge_is_waited_for() -> None:
         ("a worker is admitted while it is rebased once more", GIVEN_UP_IN_A_REBASE),
         ("the result is a late worker's model", LATE_AT_THE_END),
         ("a task for leases that was cancelled at once waits for its worker", ALL_AT_THE_END),
+        (
+            "who stops a run that another forgets does not hear of a lost worker",
+            STOPPED_AND_FORGOTTEN,
+        ),
     ],
 )
 def test_what_simulations_have_found_is_mended(name: str, schedule: Case) -> None:

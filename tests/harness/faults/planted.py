@@ -161,6 +161,8 @@ PLANTS = (
           "losses.append(event)", "losses[:] = [event]"),
     Plant("a task for leases that was cancelled at once waits for its worker",
           "cluster.executor:Executor._start", "future.release()", "None"),
+    Plant("who stops a run that another forgets does not hear of a lost worker",
+          "cluster.run_driver:RunDriver.clean_up", "self._turn", "contextlib.nullcontext()"),
     Plant("a lease of a lost worker is kept", "cluster.executor:Executor.remove",
           "self.lease_ended(lease)", "pass"),
     Plant("a failed merge is not aborted", "cluster.collectives:Collectives._attempt",
