@@ -34,7 +34,7 @@ from daskxml.strategies.megabatch import Strategy
 _FROM_DATA = ("features", "labels")  # fields of a model that no run file contains
 DEFAULT_STRATEGY = "adaptive-sgd"
 DEFAULT_QUORUM = 0.75
-_NO_STRATEGY = "is not for this [model] kind, which is fitted in tasks: leave the section out"
+_NO_STRATEGY = "is for networks: leave it out, or take a run file like adaptive-sgd"
 
 
 @dataclass(frozen=True, kw_only=True)

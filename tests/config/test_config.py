@@ -184,7 +184,7 @@ TREES = "[model]\nkind = 'trees'\n"
         (TREES + "[evaluation]\ntraining_loss = true", "6: [evaluation] training_loss = true: "),
         (TREES + "[data]\nresidency = 'shard'", "6: [data] residency = 'shard': [model] kind ="),
         ("trees = 3", "3: [training] trees = 3: networks have none: give [training] epochs"),
-        (TREES + "[strategy]\nname = 'elastic'", "5: [strategy] is not for this [model] kind"),
+        (TREES + "[strategy]\nname = 'elastic'", "5: [strategy] is for networks: leave it out"),
     ],
 )  # fmt: skip
 def test_a_value_that_others_do_not_allow_is_named_with_its_line(tmp_path, text, place):
