@@ -98,6 +98,8 @@ def train(
         settings=None if workers is None else {"cluster.workers": workers},
         on_event=on_event or notebook_progress(), on_megabatch=on_megabatch, raises=raises,
     )  # fmt: skip
+    if workers == 0 and job.config.cluster.pools:
+        raise ConfigError("pools need a cluster: leave workers=0 out, or give [cluster] pools = 0")
     if workers == 0 or (client is None and scheduler is None and not needs_cluster(job)):
         return job.run(InProcess())
     try:

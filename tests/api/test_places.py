@@ -62,6 +62,7 @@ def test_what_needs_a_cluster_does_not_go_with_no_workers():
         ({"train": X}, "rows in Dask collections need a cluster"),
         ({"train": "a.txt", "scheduler": "tcp://a:1"}, "give workers=, for a local cluster"),
         ({"train": "a.txt", "overrides": ["pipeline.stages=['a:b']"]}, "stages need a cluster"),
+        ({"train": "a.txt", "overrides": ["cluster.pools=2"]}, "pools need a cluster: leave work"),
     ]:
         with pytest.raises(daskxml.ConfigError, match=problem):
             daskxml.train("network", workers=0, **given)
