@@ -258,11 +258,9 @@ async def load(
         return load_partitions(tasks, config, run, workers, given, stored)
 
     name = await _name_rows(client, config, run, scattered)
+    owners = [run, holders.keeper] if holders.keeper else [run]
     rows, was_there = await holders.shared.acquire(
-        name,
-        [run, holders.keeper] if holders.keeper else [run],
-        read,
-        lambda rows: rows.fit(stored, workers),
+        name, owners, read, lambda rows: rows.fit(stored, workers)
     )
     spec = config.model_spec(rows.facts.features, rows.facts.labels)
     if config.has_strategy:

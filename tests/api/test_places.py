@@ -144,7 +144,8 @@ def test_ctrl_c_ends_a_run_with_what_is_under_way(config, number, files, tmp_pat
 def test_ctrl_c_is_a_request_wherever_it_comes(config, place, files, tmp_path):
     """Also between two statements of the loop that waits for it."""
     train, test = files
-    many = {"training.epochs": 100_000, "checkpoint.every": 0, "cluster.workers": 0}
+    number = "trees" if config == "tree" else "epochs"
+    many = {f"training.{number}": 100_000, "checkpoint.every": 0, "cluster.workers": 0}
     lines = iter(range(100_000))
     loop = (
         {"tree": "_follow", "network": "run"}[config],

@@ -70,7 +70,7 @@ def test_a_driver_older_than_the_packages(data: dict[str, Path], tmp_path: Path)
     assert output.returncode == 1
     assert "0: NVIDIA A100-SXM4-40GB, 40 GiB, GPU-5c\n" in output.stdout
     assert "driver    470.82.01, CUDA 11.4\n" in output.stdout
-    assert "    update the driver to 525 or newer\n" in output.stdout
+    assert "packages' CUDA 12: update the driver to 525 or newer\n" in output.stdout
 
 
 @pytest.mark.slow
