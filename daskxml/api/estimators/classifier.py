@@ -231,7 +231,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         config = resolve_settings(self, X.shape[0], labels, has_tests=test is not None)
         if one_epoch_of is not None:
             config = one_epoch(config, one_epoch_of)
-        if start and start.spec.kind == "trees" and start.spec.labels < len(labels.classes):
+        if start and not config.has_strategy and start.spec.labels < len(labels.classes):
             start = start.extend(X, indicator, labels.names[start.spec.labels :])
         rows = Matrices(X, indicator, _checked_weights(sample_weight, X.shape[0]))
         self._train(config, labels, rows, test, start)
