@@ -13,7 +13,7 @@ from typing import Any
 from distributed import Client
 
 from daskxml.api.collections import Given, RowsOnWorkers, Scattered, find_rows, place_given
-from daskxml.api.run import Config, Job, Run
+from daskxml.api.run import Config, Job, Run, awaitable
 from daskxml.api.runs import RunFollower, forget, open_runs
 from daskxml.api.stages import RowStages
 from daskxml.cluster.connection import Warn, connection
@@ -127,6 +127,7 @@ def staged_rows(
     return {"train": rows.on_workers()} | ({"test": test.on_workers()} if test else {})
 
 
+@awaitable
 def launch(
     config: Config = DEFAULT_RUN_FILE,
     *,

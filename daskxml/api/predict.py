@@ -15,6 +15,7 @@ from distributed import Client, Future
 
 from daskxml.api.collections import lazy_blocks
 from daskxml.api.prediction_files import Block, check_target, write_predictions
+from daskxml.api.run import awaitable
 from daskxml.cluster.connection import kept, running_cluster
 from daskxml.core.errors import ConfigError
 from daskxml.data.blocks import Block as FileBlock
@@ -27,6 +28,7 @@ AHEAD = 4  # blocks for each thread of the cluster that wait, are ranked, or are
 Ranked = Generator[Block, None, None]
 
 
+@awaitable
 def predict(
     model: Model | str | Path,
     rows: Any,

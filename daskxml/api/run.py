@@ -7,12 +7,14 @@ Every way to train makes a `Job` and gives it to a `Place`: a Dask cluster
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypedDict
+from typing import Any, Protocol, TypedDict, TypeVar, cast
 
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.arrays import Partition
@@ -27,13 +29,36 @@ from daskxml.records.run_dir import RunDir
 Config = str | Path | Mapping[str, Any] | RunConfig
 
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def awaitable(function: Function) -> Function:
+    """Let a call with an asynchronous client return an awaitable, done with a client of its own."""
+
+    @functools.wraps(function)
+    def call(*args: Any, client: Any = None, **options: Any) -> Any:
+        if not getattr(client, "asynchronous", False):
+            return function(*args, client=client, **options)
+
+        def in_thread() -> Any:
+            from distributed import Client
+
+            place = {"address": client.scheduler.address, "security": client.security}
+            with Client(**place, set_as_default=False) as own:
+                return function(*args, client=own, **options)
+
+        return asyncio.to_thread(in_thread)
+
+    return cast(Function, call)
+
+
 @dataclass(frozen=True)
 class Matrices:
     """Rows in memory, or in Dask arrays.
 
-    Those in memory are put on the workers block by block by the client: if a worker is lost, they
-    cannot be read again, and the run ends. Blocks of Dask arrays stay on the workers, and are
-    computed again where they are lost.
+    On a cluster the scheduler keeps those in memory until the run is over, and gives a lost
+    worker's to another. Blocks of Dask arrays stay on the workers, and are computed again where
+    they are lost.
 
     Attributes
     ----------

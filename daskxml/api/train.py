@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daskxml.api.in_process import InProcess
-from daskxml.api.run import Config, Job, Matrices, Run, in_memory, split_given
+from daskxml.api.run import Config, Job, Matrices, Run, awaitable, in_memory, split_given
 from daskxml.config import DEFAULT_RUN_FILE
 from daskxml.config.sections import VECTORIZE, ClusterSection
 from daskxml.core.errors import ConfigError, needing
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
+@awaitable
 def train(
     config: Config | Any = DEFAULT_RUN_FILE,
     *rows: Any,
@@ -47,11 +48,12 @@ def train(
     rows
         Training rows, as for ``train``: ``X, Y``, or files.
     client, scheduler, workers
-        A synchronous Dask client, or the address of a running scheduler; or a number of processes,
-        of which the call creates a local cluster, and closes it at the end; 0 trains in this
-        process, on one worker or pool. Without any of them label trees are fitted on the threads of
-        this process if the run file asks for no cluster and there is no GPU. So are networks on
-        fewer than four cores; on more they get a local cluster, with a worker for every two.
+        A Dask client (if it is asynchronous, await the call), or the address of a running
+        scheduler; or a number of processes, of which the call creates a local cluster, and closes
+        it at the end; 0 trains in this process, on one worker or pool. Without any of them label
+        trees are fitted on the threads of this process if the run file asks for no cluster and
+        there is no GPU. So are networks on fewer than four cores; on more they get a local cluster,
+        with a worker for every two.
     train, test
         In the run file's place: files, globs or URLs that the workers can read; ``(X, Y)`` in
         memory or of Dask arrays, or `Matrices` of them; a Dask data frame with the columns of a

@@ -157,7 +157,7 @@ def _check_client(client: object) -> None:
     if client.asynchronous:
         raise ConfigError(
             "an asynchronous client cannot be waited for here: call in a thread with its address, "
-            "await asyncio.to_thread(daskxml.train, scheduler=client.scheduler.address, ...)"
+            "await asyncio.to_thread(daskxml.attach, RUN, scheduler=client.scheduler.address)"
         )
     if client.scheduler is None:
         raise ClusterError("the client is closed: make another")
