@@ -89,7 +89,7 @@ def test_a_run_goes_on_from_its_checkpoint(data: Data, alone: daskxml.Run, tmp_p
         (["data.residency=shard"], "needs all rows on every worker"),
         (["cluster.pools=1"], "takes no pools"),
         (["evaluation.training_loss=true"], "has no loss over all rows"),
-        (["strategy.name=elastic"], "not for this .model. kind"),
+        (["strategy.name=elastic"], ".strategy. is for networks: leave it out"),
         (["model.hidden=[8]"], "unknown key 'hidden'"),
         (["model.hard_negatives=5"], "removed: no measurable gain"),
         (["model.kind=forest"], "kind = 'forest': must be one of 'network', 'trees'"),
