@@ -127,9 +127,6 @@ class AsynchronousLocal(ElasticSgd):
         return super().step(state, event)
 
 
-STRATEGIES["asynchronous-local"] = AsynchronousLocal
-
-
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
     """A set, and how long it is trained on.
@@ -257,6 +254,7 @@ def slide_speed(data: str) -> float:
 
 def resolve(job: Job, folder: Path) -> RunConfig:
     """Return the whole configuration of a run: its run file with the study's settings."""
+    STRATEGIES["asynchronous-local"] = AsynchronousLocal  # for this process, which simulates it
     data, algorithm = DATA[job.data], ALGORITHMS[job.algorithm]
     tables = tomllib.loads((PIPELINES / f"{algorithm.run_file}.toml").read_text())
     strategy = tables["strategy"]

@@ -31,6 +31,12 @@ def history(*precisions):
     ]  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def own_strategy(monkeypatch):
+    """Known to these tests alone: others go over all strategies that there are."""
+    monkeypatch.setitem(study.STRATEGIES, "asynchronous-local", study.AsynchronousLocal)
+
+
 @pytest.fixture
 def folder(tmp_path):
     """Every real set, as empty files."""

@@ -217,7 +217,7 @@ class CudaLabels(DeviceKernels):
         Examples
         --------
         >>> [CudaLabels.product_chunks(rows, 670_091) for rows in (64, 1024, 4096)]
-        [390, 24, 6]
+        [388, 24, 6]
         """
         tiles, most = -(-labels // _HEIGHT), max(1, _FUSED_BLOCKS // -(-rows // _HEIGHT))
         return -(-tiles // -(-tiles // most))

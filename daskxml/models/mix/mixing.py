@@ -66,8 +66,8 @@ def mix(
     >>> X, Y = rng.random((60, 9)), rng.random((60, 5)) > 0.7
     >>> rows = daskxml.Matrices(X[:40], Y[:40])
     >>> from daskxml.api.in_process import train_here
-    >>> parts = [train_here(name, train=rows, overrides=["training.trees=1"]).model
-    ...          for name in ("tree", "adaptive-sgd")]
+    >>> short = {"tree": "training.trees=1", "adaptive-sgd": "training.epochs=1"}
+    >>> parts = [train_here(name, train=rows, overrides=[one]).model for name, one in short.items()]
     >>> mix(parts, valid=(X[40:], Y[40:]))
     <daskxml.Model 9 -> 5, mixture of 2 models>
     """
