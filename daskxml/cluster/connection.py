@@ -278,7 +278,7 @@ def forked_workers(preload: Sequence[str] = PRELOAD) -> Iterator[None]:
 def _unchanged() -> Iterator[None]:
     """Keep the log and the variables of local clusters from the program that trains."""
     log, names = logging.getLogger("distributed"), {*dask.config.get(_VARIABLES), "PYTHONHASHSEED"}
-    kept = {name: os.environ[name] for name in names & os.environ.keys()}
+    variables = {name: os.environ[name] for name in names & os.environ.keys()}
     before, log.propagate = log.propagate, False
     try:
         yield
@@ -286,7 +286,7 @@ def _unchanged() -> Iterator[None]:
         log.propagate = before
         for name in names:
             os.environ.pop(name, None)
-        os.environ.update(kept)
+        os.environ.update(variables)
 
 
 _UNCHANGED = Shared(_unchanged)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from types import FrameType
+from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -31,12 +32,7 @@ def defer_signals() -> Iterator[None]:
     done
     interrupted
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    pending: list[int] = []
-    found = {number: signal.getsignal(number) for number in _SIGNALS}
-    handlers = {number: handler for number, handler in found.items() if callable(handler)}
+    pending, handlers = list[int](), _handlers()
     for number in handlers:
         signal.signal(number, lambda number, frame: pending.append(number))
     try:
@@ -45,7 +41,7 @@ def defer_signals() -> Iterator[None]:
         for number, handler in handlers.items():
             signal.signal(number, handler)
         for received in pending:
-            handlers[signal.Signals(received)](received, None)
+            handlers[received](received, None)
 
 
 @dataclass(slots=True)
@@ -70,17 +66,12 @@ def first_signal_asks() -> Iterator[Request]:
     ...     print(request.is_made)
     True
     """
-    request, came = Request(), list[int]()
-    if threading.current_thread() is not threading.main_thread():
-        yield request
-        return
-    found = {number: signal.getsignal(number) for number in _SIGNALS}
-    handlers = {number: handler for number, handler in found.items() if callable(handler)}
+    request, came, handlers = Request(), list[int](), _handlers()
 
     def ask(number: int, frame: FrameType | None) -> None:
         came.append(number)
         if len(came) > 1:
-            handlers[signal.Signals(number)](number, frame)
+            handlers[number](number, frame)
         request.is_made = True
 
     for number in handlers:
@@ -101,3 +92,11 @@ def shield_children() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _handlers() -> dict[int, Callable[[int, FrameType | None], Any]]:
+    """Return the signals' handlers; empty in other threads than the main one, which gets none."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    found = {number: signal.getsignal(number) for number in _SIGNALS}
+    return {number: handler for number, handler in found.items() if callable(handler)}
