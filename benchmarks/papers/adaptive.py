@@ -26,7 +26,7 @@ TOML file names it:
     means, with half the 95 % interval of the mean (Student's t). P@1 and P@5 are of the evaluation
     with the best P@1 within the time; the target is 95 % of the best mean on the set. ``times
     Elastic`` is the mean of the seeds' ratios of times to the target, each beside Elastic SGD of
-    the same seed, where both get there.
+    the same seed, where both get there. In ``pairs`` both have one rate, the lower of theirs.
 """
 
 from __future__ import annotations
@@ -484,15 +484,13 @@ def batch_sizes(figure: Figure) -> None:
     draw(figure.name, shown, axes, line="worker", across="rules", down="data")
 
 
-def make_table(
-    histories: Mapping[Job, History], sets: Sequence[str], names: Sequence[str]
-) -> list[dict[str, Any]]:
+def make_table(histories: Mapping[Job, History]) -> list[dict[str, Any]]:
     """Return a row for each set and algorithm, means over the seeds; targets are of the best."""
-    rows = []
-    for data in sets:
+    rows, rates = [], {(job.data, job.algorithm): job.lr for job in histories}
+    for data in dict.fromkeys(data for data, _ in rates):
         runs = {
             name: {j.seed: h for j, h in histories.items() if (j.data, j.algorithm) == (data, name)}
-            for name in names if (data, name) in chosen()
+            for where, name in rates if where == data
         }  # fmt: skip
         means = {name: interval([best(h) for h in by.values()]) for name, by in runs.items()}
         target = NEAR_BEST * max(mean for mean, _ in means.values())
@@ -505,7 +503,7 @@ def make_table(
             ]  # fmt: skip
             seconds, ratio = (interval(v) if v else (None, None) for v in (reached, ratios))
             rows.append({
-                "data": data, "algorithm": name, "lr": chosen_lr(data, name), "seeds": len(by),
+                "data": data, "algorithm": name, "lr": rates[data, name], "seeds": len(by),
                 "target": round(target, 4), "P@1": round(means[name][0], 4),
                 "P@1 +-": round(means[name][1], 4),
                 "P@5": round(interval([at_best(h)["P@5"] for h in by.values()])[0], 4),
@@ -519,12 +517,15 @@ def make_table(
 def algorithms(figure: Figure) -> None:
     """Make the table of all algorithms."""
     names = figure.algorithms or figure.given.get("algorithms") or list(ALGORITHMS)
+    rates = {(data, name): chosen()[data, name]
+             for data in figure.sets for name in names if (data, name) in chosen()}  # fmt: skip
+    if figure.given.get("rate") == "lowest":  # one for all on a set
+        rates = {key: min(lr for (data, _), lr in rates.items() if data == key[0]) for key in rates}
     jobs = [
-        Job(data=data, algorithm=name, lr=chosen_lr(data, name), seed=seed)
-        for seed in range(figure.given["seeds"])
-        for data in figure.sets for name in names if (data, name) in chosen()
+        Job(data=data, algorithm=name, lr=lr, seed=seed)
+        for (data, name), lr in rates.items() for seed in range(figure.given["seeds"])
     ]  # fmt: skip
-    table = make_table(run_all(jobs, figure.folder), figure.sets, names)
+    table = make_table(run_all(jobs, figure.folder))
     lines: list[str] = []
     for data in figure.sets:
         mine = [row for row in table if row["data"] == data]

@@ -229,7 +229,6 @@ class TestVariants:
 
 
 class TestTable:
-    @pytest.mark.usefixtures("scores")
     def test_means_and_ratios_are_of_the_seeds(self):
         runs = {
             ("elastic", 0): history(0.1, 0.2, 0.4), ("elastic", 1): history(0.1, 0.1, 0.1, 0.4),
@@ -239,12 +238,30 @@ class TestTable:
             study.Job(data="bibtex", algorithm=name, lr=1.0, seed=seed): found
             for (name, seed), found in runs.items()
         }
-        elastic, static = adaptive.make_table(histories, ["bibtex"], ["elastic", "static"])
+        elastic, static = adaptive.make_table(histories)
         assert elastic["target"] == 0.38
         assert (elastic["P@1"], elastic["reached by"], elastic["seconds"]) == (0.4, 2, 7.0)
         assert (static["P@1"], static["reached by"], static["seconds"]) == (0.35, 1, 4.0)
         assert (static["pairs"], static["times Elastic"]) == (1, 4.0 / 6.0)
         assert static["P@1 +-"] == pytest.approx(0.6353, abs=1e-4)  # 12.706 * 0.05
+
+    @pytest.mark.usefixtures("scores")
+    @pytest.mark.parametrize(
+        ("given", "rates"), [({}, [1.0, 3.0]), ({"rate": "lowest"}, [1.0, 1.0])]
+    )
+    def test_algorithms_of_a_pair_have_one_rate(self, given, rates, tmp_path, monkeypatch):
+        monkeypatch.setattr(adaptive, "run_all", lambda jobs, _: {j: history(0.1) for j in jobs})
+        written = []
+        monkeypatch.setattr(drawing.Figure, "write", lambda self, rows, lines: written.extend(rows))
+        names = ["elastic", "static"]
+        figure = drawing.Figure(
+            name="", given={"algorithms": names, "seeds": 2, **given}, folder=tmp_path,
+            sets=["bibtex", "stackex4-2k"],
+        )  # fmt: skip
+        adaptive.algorithms(figure)
+        assert [row["algorithm"] for row in written] == [*names, "elastic"]
+        assert [row["lr"] for row in written] == [*rates, 3.0]
+        assert {row["seeds"] for row in written} == {2}
 
 
 class TestFactorial:
