@@ -1,6 +1,7 @@
 """Numbers in the documents are those of the results, and results say how old they are."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+NUMERALS = {"I": 1, "II": 2}
 sys.path.insert(0, str(ROOT / "tools"))
 
 import results  # noqa: E402 - in tools
@@ -65,6 +67,27 @@ def test_this_repository_agrees(capsys):
     assert results.check(results.Index(), is_release=False) == 0, capsys.readouterr().out
 
 
+def shown(cell):
+    """Return what a row is about: Figures 2 to 4, Table I are ("Figure", 2) and so on."""
+    for kind, first, last in re.findall(r"(Figure|Table)s? (\w+)(?: (?:to|and) (\w+))?", cell):
+        numbers = [NUMERALS.get(n) or int(n) for n in (first, last or first)]
+        yield from ((kind, n) for n in range(numbers[0], numbers[1] + 1))
+
+
+@pytest.mark.parametrize(
+    ("paper", "figures", "tables"), [("Adaptive SGD", 12, 1), ("Adasum", 6, 4), ("Hogbatch", 8, 2)]
+)
+def test_every_figure_and_table_of_a_paper_has_a_row_and_a_result(paper, figures, tables):
+    index, page = results.Index(), ROOT / "docs/algorithms/claims.md"
+    (section,) = [s for s in page.read_text().split("\n## ") if s.startswith(paper)]
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ")][1:]
+    wanted = [("Figure", n + 1) for n in range(figures)] + [("Table", n + 1) for n in range(tables)]
+    assert sorted(each for row in rows for each in shown(row[0])) == wanted
+    for name, _, measured, verdict, _ in rows:
+        if re.search(r"\d\.\d", measured):
+            assert index.linked(verdict, page.parent), name
+
+
 def test_what_agrees_passes_a_release_too(planted):
     assert results.check(results.Index(planted), is_release=True) == 0
 
@@ -87,6 +110,24 @@ def test_a_digit_that_another_number_of_the_file_has_fails_as_well(planted, caps
     edit(planted / "README.md", "0.648", "0.649")
     assert results.check(results.Index(planted), is_release=False) == 1
     assert "new numbers: 0.649; gone: 0.648" in capsys.readouterr().out
+
+
+def test_a_row_of_a_table_has_the_numbers_of_the_results_that_it_links_to(planted, capsys):
+    other = planted / "benchmarks/results/other.json"
+    other.write_text('{"P@1": 0.652}')
+    added = '[results.other]\nfiles = ["other.json"]\nsources = ["code"]\n\n'
+    edit(planted / "benchmarks/results/index.toml", "[results.step]", f"{added}[results.step]")
+    table = (
+        "\n| P@1 | |\n|---|---|\n"
+        "| 0.648 | [step](benchmarks/results/step.json) |\n"
+        "| 0.652 | [other](benchmarks/results/other.json) |\n| 0.65, 0.648 and 0.652 | - |\n"
+    )
+    page = planted / "README.md"
+    page.write_text(page.read_text() + table)
+    assert results.quote(results.Index(planted)) == 0
+    edit(page, "| 0.652 |", "| 0.648 |")
+    assert results.check(results.Index(planted), is_release=False) == 1
+    assert 'README.md: 0.648 after "|" is not in other' in capsys.readouterr().out
 
 
 def test_a_changed_result_fails(planted, capsys):

@@ -287,9 +287,14 @@ class Quote:
 
 
 def quotes(index: Index, page: Path) -> Iterator[Quote]:
-    """Yield the numbers of all paragraphs that link to results."""
-    for text in paragraphs(page.read_text("utf-8")):
-        if results := tuple(index.linked(text, page.parent)):
+    """Yield the numbers of all paragraphs that link to results.
+
+    Those of a table's row are of the results that it links to, if it does.
+    """
+    for paragraph in paragraphs(page.read_text("utf-8")):
+        linked = index.linked(paragraph, page.parent)
+        for text in re.split(r"\n(?=\|)", paragraph) if linked else ():
+            results = tuple(index.linked(text, page.parent) or linked)
             plain = re.sub(r"`[^`]*`", "", re.sub(r"\]\([^)]*\)", "]", text))
             for found in WRITTEN.finditer(plain):
                 before, follows = plain[: found.start()], plain[found.end() :]
