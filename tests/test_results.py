@@ -130,6 +130,16 @@ def test_a_row_of_a_table_has_the_numbers_of_the_results_that_it_links_to(plante
     assert 'README.md: 0.648 after "|" is not in other' in capsys.readouterr().out
 
 
+def test_a_table_without_links_has_the_numbers_of_the_paragraph_before(planted, capsys):
+    page = planted / "README.md"
+    table = "\n\n| P@1 | ms |\n|---|---|\n| 0.648 | 31 |\n\nNumbers"
+    edit(page, "\n\nNumbers", table)
+    assert results.quote(results.Index(planted)) == 0
+    edit(page, "| 0.648 |", "| 0.658 |")
+    assert results.check(results.Index(planted), is_release=False) == 1
+    assert 'README.md: 0.658 after "|" is not in step' in capsys.readouterr().out
+
+
 def test_a_changed_result_fails(planted, capsys):
     edit(planted / "benchmarks/results/step.json", "0.64812", "0.64712")
     assert results.check(results.Index(planted), is_release=False) == 1

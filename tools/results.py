@@ -289,10 +289,13 @@ class Quote:
 def quotes(index: Index, page: Path) -> Iterator[Quote]:
     """Yield the numbers of all paragraphs that link to results.
 
-    Those of a table's row are of the results that it links to, if it does.
+    Those of a table's row are of the results that it links to, else of those of the table, else of
+    those of the paragraph before.
     """
+    linked: list[Result] = []
     for paragraph in paragraphs(page.read_text("utf-8")):
-        linked = index.linked(paragraph, page.parent)
+        is_table = paragraph.lstrip().startswith("|")
+        linked = index.linked(paragraph, page.parent) or (linked if is_table else [])
         for text in re.split(r"\n(?=\|)", paragraph) if linked else ():
             results = tuple(index.linked(text, page.parent) or linked)
             plain = re.sub(r"`[^`]*`", "", re.sub(r"\]\([^)]*\)", "]", text))
