@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from adasum import adasum_of
+from daskxml.collectives.adasum import Vector
 from daskxml.collectives.adasum_tree import adasum_tree
 from daskxml.collectives.messages import Flush, Program, Receive, Send, Worked
 from daskxml.collectives.ring import all_reduce
@@ -181,7 +182,7 @@ def moved(moves: float, floats: int) -> Worked:
 
 def combine(gpu: Gpu, change: Array, spans: Sequence[tuple[str, int, int]]) -> Program[None]:
     """Combine changes with the counterparts on other machines."""
-    ranks = adasum_tree(gpu.machine, MACHINES, change, spans, KERNELS)
+    ranks = adasum_tree(Vector(gpu.machine, change, spans, KERNELS), MACHINES)
     yield from among(ranks, gpu.peers)
     yield moved(ADASUM_MOVES, len(change))
 

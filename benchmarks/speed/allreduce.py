@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from distributed import Client, LocalCluster, get_worker
 
+from daskxml.collectives.adasum import Vector
 from daskxml.collectives.adasum_linear import adasum_linear
 from daskxml.collectives.adasum_tree import adasum_tree
 from daskxml.collectives.messages import Program
@@ -82,7 +83,7 @@ def program(what: str, rank: int, ranks: int) -> Program[Any]:
     if what in RINGS:
         return all_reduce(rank, ranks, scratch, replica, 1 / ranks, kernels)
     combine = adasum_tree if what == TREE else adasum_linear
-    return combine(rank, ranks, change, spans(change.size), kernels, work=scratch)
+    return combine(Vector(rank, change, spans(change.size), kernels, work=scratch), ranks)
 
 
 async def reduce_repeatedly(

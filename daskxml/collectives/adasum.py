@@ -21,11 +21,60 @@ from typing import TypeAlias
 
 import numpy as np
 
+from daskxml.collectives.codec import Codec, make_codec
 from daskxml.core.arrays import Array
 from daskxml.kernels import Kernels
 
+PIECE_FLOATS = 1 << 17  # 512 KiB: what arrives and its counterpart fit a core's own cache
 ParameterSpan = tuple[str, int, int]
 """A parameter's (layer's) name, its first element in the flat array, and the one after its last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """One rank's vector, which becomes the result, and how it is combined with the others.
+
+    Attributes
+    ----------
+    rank
+        This rank, from 0.
+    x
+        ``(size,)`` float32, overwritten with the result.
+    spans
+        The layers of ``x``, ascending.
+    kernels
+        The arithmetic.
+    transfer
+        ``float32``, ``float16`` or ``bfloat16``, of messages.
+    work
+        Overwritten: ``(size,)`` float32; allocated where it is missing or too small (vectors of
+        a few hundred elements).
+    piece_size
+        Elements of a piece, at most; 1 or more.
+    """
+
+    rank: int
+    x: Array
+    spans: Sequence[ParameterSpan]
+    kernels: Kernels
+    transfer: str = "float32"
+    work: Array | None = None
+    piece_size: int = PIECE_FLOATS
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(self.x.shape[0])
+
+    def make_codec(self) -> Codec:
+        """Return how pieces are encoded."""
+        return make_codec(self.transfer, self.kernels, min(self.piece_size, self.size))
+
+    def work_array(self, size: int) -> Array:
+        """Return an array of ``size`` elements: the start of ``work`` if it is long enough."""
+        if self.work is None or self.work.shape[0] < size:
+            return self.kernels.empty(size)
+        return self.work[:size]
 
 
 # ---------------------------------------------------------------------------------- formula
@@ -195,17 +244,3 @@ class Layers:
             out = x[here]
             a, b = float(x_factors[layer]), float(y_factors[layer])
             self._kernels.axpby(out, out, a, y[here], b)
-
-
-def work_array(work: Array | None, size: int, kernels: Kernels) -> Array:
-    """Return an array of ``size`` elements: the start of ``work`` if it is long enough.
-
-    Examples
-    --------
-    >>> from daskxml.kernels import get_kernels
-    >>> work_array(None, 3, get_kernels("cpu", 1)).shape
-    (3,)
-    """
-    if work is None or work.shape[0] < size:
-        work = kernels.empty(size)
-    return work[:size]

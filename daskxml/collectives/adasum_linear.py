@@ -26,7 +26,6 @@ its dot products are noise, and it counts as zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -34,53 +33,29 @@ import numpy as np
 from daskxml.collectives.adasum import (
     Layers,
     Node,
-    ParameterSpan,
     Tree,
+    Vector,
     chain,
     coefficients,
     norm_ratios,
-    work_array,
 )
 from daskxml.collectives.all_gather import IN_FLIGHT, Multicast, all_gather, multicast
-from daskxml.collectives.codec import Codec, make_codec
 from daskxml.collectives.messages import Flush, Program, Send
 from daskxml.collectives.ring import partition_bounds, pieces
 from daskxml.core.arrays import Array
-from daskxml.kernels import Kernels
 
-PIECE_FLOATS = 1 << 17  # 512 KiB, of every vector: large enough for its system calls
 _NOISE = 1e-14  # squared: a few times float32's rounding
 
 
-def adasum_linear(
-    rank: int,
-    ranks: int,
-    x: Array,
-    spans: Sequence[ParameterSpan],
-    kernels: Kernels,
-    transfer: str = "float32",
-    work: Array | None = None,
-    piece_size: int = PIECE_FLOATS,
-) -> Program[dict[str, float]]:
+def adasum_linear(own: Vector, ranks: int) -> Program[dict[str, float]]:
     """Combine the vectors of all ranks one after the other; the same bits on every rank.
 
     Parameters
     ----------
-    rank, ranks
-        This rank and the number of ranks, 1 or more.
-    x
-        ``(size,)`` float32: this rank's vector, overwritten with the result.
-    spans
-        The layers, ascending.
-    kernels
-        The arithmetic.
-    transfer
-        ``float32``, ``float16`` or ``bfloat16``.
-    work
-        Overwritten: ``(size,)`` float32; allocated where it is missing or too small (vectors of
-        a few hundred elements).
-    piece_size
-        Elements of a piece, at most; 1 or more.
+    own
+        This rank's vector.
+    ranks
+        Their number, 1 or more.
 
     Returns
     -------
@@ -92,44 +67,34 @@ def adasum_linear(
     >>> from daskxml.local.clock import run_together
     >>> from daskxml.kernels import get_kernels
     >>> x = np.ones((3, 2), "f4")
-    >>> run_together([adasum_linear(r, 3, x[r], [("all", 0, 2)], get_kernels("cpu", 1))
-    ...     for r in range(3)])[0]
+    >>> own = [Vector(r, x[r], [("all", 0, 2)], get_kernels("cpu", 1)) for r in range(3)]
+    >>> run_together([adasum_linear(vector, 3) for vector in own])[0]
     {'all': 0.333...}
     """
     if ranks == 1:
         return {}
-    codec = make_codec(transfer, kernels, min(piece_size, int(x.shape[0])))
-    bounds = partition_bounds(int(x.shape[0]), ranks)
-    size = bounds[rank][1] - bounds[rank][0]
-    rows = work_array(work, (ranks - 1) * size, kernels).reshape(ranks - 1, size)
-    layers = Layers(spans, kernels)
-    slices = _Slices(rank, ranks, x, rows, bounds, layers, kernels, codec, piece_size)
+    slices = _Slices(own, ranks)
     grams = yield from slices.exchange()
-    gathered = yield from all_gather(rank, range(ranks), grams)
+    gathered = yield from all_gather(own.rank, range(ranks), grams)
     grams = _sum(gathered)
     factors = factors_along(chain(range(ranks)), grams)
     yield from slices.gather(factors)
     yield Flush()
-    return _orthogonality(layers.names, grams, factors)
+    return _orthogonality(slices.layers.names, grams, factors)
 
 
-@dataclass
 class _Slices:
     """One rank's slice of the vectors of all: its own in ``x``, the others' in ``rows``."""
 
-    rank: int
-    ranks: int
-    x: Array
-    rows: Array
-    bounds: Sequence[tuple[int, int]]
-    layers: Layers
-    kernels: Kernels
-    codec: Codec
-    piece_size: int
-
-    def __post_init__(self) -> None:
+    def __init__(self, own: Vector, ranks: int) -> None:
+        self.rank, self.ranks, self.x, self.kernels = own.rank, ranks, own.x, own.kernels
+        self.codec, self.piece_size = own.make_codec(), own.piece_size
+        self.layers = Layers(own.spans, own.kernels)
+        self.bounds = partition_bounds(own.size, ranks)
+        start, stop = self.bounds[own.rank]
+        self.rows = own.work_array((ranks - 1) * (stop - start)).reshape(ranks - 1, stop - start)
         # The rank before this one first; the order of ``rows``.
-        self._others = [(self.rank - turn) % self.ranks for turn in range(1, self.ranks)]
+        self._others = [(own.rank - turn) % ranks for turn in range(1, ranks)]
 
     def exchange(self) -> Program[Array]:
         """Exchange slices; return this rank's share of the Gram matrices ``(layers, n, n)``."""

@@ -23,22 +23,19 @@ import numpy as np
 
 from daskxml.collectives.adasum import (
     Layers,
-    ParameterSpan,
     Tree,
+    Vector,
     balanced,
     coefficients,
     norm_ratios,
-    work_array,
 )
 from daskxml.collectives.all_gather import IN_FLIGHT, all_gather, multicast
-from daskxml.collectives.codec import Codec, make_codec
+from daskxml.collectives.codec import Codec
 from daskxml.collectives.halving import Exchange, HalvingSchedule, Units, halving_schedule
 from daskxml.collectives.messages import Flush, Program, Send
 from daskxml.collectives.ring import pieces
 from daskxml.core.arrays import Array
-from daskxml.kernels import Kernels
 
-PIECE_FLOATS = 1 << 17  # 512 KiB: what arrives and its counterpart fit a core's own cache
 _DOTS, _LEAVES = slice(0, 3), 3  # rows of the small arrays that groups exchange
 _UNKNOWN = -1.0
 
@@ -46,40 +43,22 @@ Piece = tuple[int, int, int, int]  # number in its chunk, the other rank, start,
 
 
 def adasum_tree(
-    rank: int,
-    ranks: int,
-    x: Array,
-    spans: Sequence[ParameterSpan],
-    kernels: Kernels,
-    transfer: str = "float32",
-    work: Array | None = None,
-    piece_size: int = PIECE_FLOATS,
-    tree: Tree | None = None,
-    units: Units | None = None,
+    own: Vector, ranks: int, tree: Tree | None = None, units: Units | None = None
 ) -> Program[dict[str, float]]:
     """Combine the vectors of all ranks along a tree; the same bits on every rank.
 
     Parameters
     ----------
-    rank, ranks
-        This rank and the number of ranks, 1 or more.
-    x
-        ``(size,)`` float32: this rank's vector, overwritten with the result.
-    spans
-        The layers, ascending.
-    kernels
-        The arithmetic.
-    transfer
-        ``float32``, ``float16`` or ``bfloat16``, of messages from one unit to another.
-    work
-        Overwritten: ``(size / 2 + 16,)`` float32 or more; by default it is allocated.
-    piece_size
-        Elements of a piece, at most; 1 or more.
+    own
+        This rank's vector. Half of it, and 16 elements, are enough for its ``work``.
+    ranks
+        Their number, 1 or more.
     tree
         Its leaves are the ranks; by default neighbours come first.
     units
         The ranks of each unit, from left to right (see `daskxml.collectives.halving`); every unit
-        is the whole of one of the tree's subtrees. By default each rank is one.
+        is the whole of one of the tree's subtrees. By default each rank is one. Messages within a
+        unit are float32, whatever ``own.transfer`` says.
 
     Returns
     -------
@@ -91,18 +70,18 @@ def adasum_tree(
     >>> from daskxml.local.clock import run_together
     >>> from daskxml.kernels import get_kernels
     >>> x = np.array([[1, 0, 2, 2], [0, 1, 2, 2]], "f4")
-    >>> layers = [("a", 0, 2), ("b", 2, 4)]
-    >>> run_together([adasum_tree(r, 2, x[r], layers, get_kernels("cpu", 1)) for r in range(2)])[0]
+    >>> own = [Vector(r, x[r], [("a", 0, 2), ("b", 2, 4)], get_kernels("cpu", 1)) for r in range(2)]
+    >>> run_together([adasum_tree(vector, 2) for vector in own])[0]
     {'a': 1.0, 'b': 0.5}
     >>> x[1]
     array([1., 1., 2., 2.], dtype=float32)
     """
     everyone = tuple(range(ranks))
     tree, units = tree or balanced(everyone), units or tuple((one,) for one in everyone)
-    schedule = halving_schedule(tree, units, int(x.shape[0]))
+    schedule = halving_schedule(tree, units, own.size)
     if not schedule.exchanges:
         return {}
-    halving = _Halving(schedule, rank, x, work, spans, kernels, transfer, piece_size)
+    halving = _Halving(schedule, own)
     yield from halving.reduce()
     yield from halving.gather()
     yield Flush()
@@ -112,31 +91,21 @@ def adasum_tree(
 class _Halving:
     """One rank's part in a schedule."""
 
-    def __init__(
-        self,
-        schedule: HalvingSchedule,
-        rank: int,
-        x: Array,
-        work: Array | None,
-        spans: Sequence[ParameterSpan],
-        kernels: Kernels,
-        transfer: str,
-        piece_size: int,
-    ) -> None:
-        self.schedule, self.rank, self.x = schedule, rank, x
-        self.layers, self.piece_size = Layers(spans, kernels), piece_size
-        self.codec = make_codec(transfer, kernels, min(piece_size, int(x.shape[0])))
+    def __init__(self, schedule: HalvingSchedule, own: Vector) -> None:
+        self.schedule, self.rank, self.x = schedule, own.rank, own.x
+        self.layers, self.piece_size = Layers(own.spans, own.kernels), own.piece_size
+        self.codec = own.make_codec()
         self.orthogonality: dict[str, float] = {}
         self._leaves: Array | None = None  # per layer: the squared norms of what Adasum combined
         self._factors: tuple[Array, Array] | None = None  # of x and of its counterpart, not applied
         self._kept_starts: list[int] = []  # of this rank's chunks in its first exchange, ascending
         self._places: list[int] = []  # where the counterparts of these chunks start in ``work``
         place = 0
-        for _, _, (start, stop) in _chunks_of(self._exchanges()[0], rank):
+        for _, _, (start, stop) in _chunks_of(self._exchanges()[0], own.rank):
             self._kept_starts.append(start)
             self._places.append(place)
             place += stop - start
-        self.work = work_array(work, place, kernels)
+        self.work = own.work_array(place)
 
     def reduce(self) -> Program[None]:
         """Run the exchanges; this rank's parts of the result are then complete but for `_weigh`."""

@@ -34,9 +34,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from daskxml.collectives.adasum import ParameterSpan, Tree, balanced, chain
+from daskxml.collectives.adasum import Tree, Vector, balanced, chain
 from daskxml.collectives.adasum_linear import adasum_linear
-from daskxml.collectives.adasum_tree import PIECE_FLOATS, adasum_tree
+from daskxml.collectives.adasum_tree import adasum_tree
 from daskxml.collectives.messages import Program
 from daskxml.collectives.ring import all_reduce
 from daskxml.core.arrays import Array
@@ -95,39 +95,23 @@ class CombineConfig:
 
 
 def combine_changes(
-    rank: int,
-    hosts: Sequence[str],
-    x: Array,
-    weights: Sequence[float],
-    spans: Sequence[ParameterSpan],
-    kernels: Kernels,
-    config: CombineConfig,
-    rule: str,
-    work: Array | None = None,
+    own: Vector, hosts: Sequence[str], weights: Sequence[float], config: CombineConfig, rule: str
 ) -> Program[dict[str, float]]:
     """Replace every rank's ``x`` by the combination of all of them, the same bits everywhere.
 
     Parameters
     ----------
-    rank
-        This rank, ``0 .. n - 1``.
+    own
+        This rank's gradient or change. Sums and means are not sent as float16.
     hosts
         The machine of every rank ``(n,)``.
-    x
-        ``(size,)`` float32: this rank's gradient or change, overwritten.
     weights
         The weight of every rank in the mean ``(n,)``. The sum ignores them, and so does Adasum but
         for the mean inside machines.
-    spans
-        The layers of ``x``, ascending.
-    kernels
-        The arithmetic.
     config
-        Adasum's order, transfer, and the rule inside machines.
+        Adasum's order, and the rule inside machines.
     rule
         ``mean``: ``sum_i weights[i] * x_i``; ``sum``: ``sum_i x_i``; ``adasum``.
-    work
-        ``(size,)`` float32, overwritten by Adasum; by default it is allocated.
 
     Returns
     -------
@@ -140,79 +124,67 @@ def combine_changes(
     >>> from daskxml.local.clock import run_together
     >>> from daskxml.kernels import get_kernels
     >>> x = np.array([[1, 1], [3, 3]], "f4")
-    >>> run_together([combine_changes(r, ["here"] * 2, x[r], [0.5, 0.5], [("all", 0, 2)],
-    ...     get_kernels("cpu", 1), CombineConfig(), "mean") for r in range(2)])
+    >>> own = [Vector(r, x[r], [("all", 0, 2)], get_kernels("cpu", 1)) for r in range(2)]
+    >>> run_together([combine_changes(vector, ["here"] * 2, [0.5, 0.5], CombineConfig(), "mean")
+    ...     for vector in own])
     [{}, {}]
     >>> x[0]
     array([2., 2.], dtype=float32)
     """
-    ranks, machines, transfer = len(hosts), len(set(hosts)), config.transfer
+    ranks, machines = len(hosts), len(set(hosts))
     if rule != "adasum":
-        transfer = "float32" if transfer == "float16" else transfer
-        weight = weights[rank] if rule == "mean" else 1.0
-        yield from all_reduce(rank, ranks, x, x, weight, kernels, transfer=transfer)
+        transfer = "float32" if own.transfer == "float16" else own.transfer
+        weight = weights[own.rank] if rule == "mean" else 1.0
+        yield from all_reduce(own.rank, ranks, own.x, own.x, weight, own.kernels, transfer=transfer)
         return {}
     if machines == ranks or (machines == 1 and config.inside == "adasum"):
         adasum = adasum_tree if config.order == "tree" else adasum_linear
-        return (yield from adasum(rank, ranks, x, spans, kernels, transfer, work))
-    return (yield from hierarchical(rank, hosts, x, spans, kernels, config, weights, work))
+        return (yield from adasum(own, ranks))
+    return (yield from hierarchical(own, hosts, config, weights))
 
 
 def hierarchical(
-    rank: int,
-    hosts: Sequence[str],
-    x: Array,
-    spans: Sequence[ParameterSpan],
-    kernels: Kernels,
-    config: CombineConfig,
-    weights: Sequence[float] | None = None,
-    work: Array | None = None,
-    piece_size: int = PIECE_FLOATS,
+    own: Vector, hosts: Sequence[str], config: CombineConfig, weights: Sequence[float] | None = None
 ) -> Program[dict[str, float]]:
-    """Combine ``x`` inside machines as ``config.inside`` says, between them by Adasum.
+    """Combine vectors inside machines as ``config.inside`` says, between them by Adasum.
 
     Parameters
     ----------
-    rank
-        This rank.
+    own
+        This rank's vector. Its ``transfer`` applies to messages between machines, or to all where
+        there is but one machine, with Adasum inside.
     hosts
         The machine of every rank.
-    x
-        ``(size,)`` float32: this rank's vector, overwritten with the result.
-    spans, kernels, work, piece_size
-        As for `adasum_tree`, and so is the return value.
     config
-        ``inside``, ``order`` (of machines, and of workers where Adasum runs inside as well), and
-        ``transfer``, which applies to messages between machines, or to all where there is but one
-        machine, with Adasum inside.
+        ``inside``, and ``order`` (of machines, and of workers where Adasum runs inside as well).
     weights
         For ``inside = "mean"``: the weight of every rank in its machine's mean, relative to the
         others there; equal by default, and where all of a machine's are 0.
+
+    Returns
+    -------
+    dict
+        As of `adasum_tree`.
 
     Examples
     --------
     >>> import numpy as np
     >>> from daskxml.local.clock import run_together
     >>> from daskxml.kernels import get_kernels
-    >>> x = np.array([[1, 0], [3, 0], [0, 5]], "f4")
-    >>> run_together([hierarchical(r, ["here", "here", "there"], x[r], [("layer", 0, 2)],
-    ...     get_kernels("cpu", 1), CombineConfig(inside="mean")) for r in range(3)])[0]
+    >>> x, config = np.array([[1, 0], [3, 0], [0, 5]], "f4"), CombineConfig(inside="mean")
+    >>> own = [Vector(r, x[r], [("layer", 0, 2)], get_kernels("cpu", 1)) for r in range(3)]
+    >>> run_together([hierarchical(vector, ["here", "here", "there"], config) for vector in own])[0]
     {'layer': 1.0}
     >>> x[1]
     array([2., 5.], dtype=float32)
     """
     machines = _machines(hosts)
     if config.inside == "mean":
-        kernels.scale(x, x, _share(rank, machines, weights or [1.0] * len(hosts)))
+        own.kernels.scale(own.x, own.x, _share(own.rank, machines, weights or [1.0] * len(hosts)))
     tree, units = _tree(machines, config), machines
     if config.inside == "adasum" and len(machines) == 1:
         units = tuple((one,) for one in machines[0])
-    ranks, transfer = len(hosts), config.transfer
-    return (
-        yield from adasum_tree(
-            rank, ranks, x, spans, kernels, transfer, work, piece_size, tree, units
-        )
-    )
+    return (yield from adasum_tree(own, len(hosts), tree, units))
 
 
 def _machines(hosts: Sequence[str]) -> tuple[tuple[int, ...], ...]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from daskxml.collectives.adasum import Vector
 from daskxml.collectives.combine import combine_changes
 from daskxml.collectives.messages import (
     Flush,
@@ -171,17 +172,10 @@ def combine_among_ranks(
     Return the rule's means, on the first rank only.
     """
     config, slots = worker.settings.config, worker.layout.slots.items()
-    found = yield from combine_changes(
-        rank,
-        hosts,
-        change,
-        weights,
-        [(name, slot.offset, slot.offset + slot.size) for name, slot in slots],
-        worker.kernels,
-        config.combine,
-        config.rule,
-        worker.scratch,
-    )
+    spans = [(name, slot.offset, slot.offset + slot.size) for name, slot in slots]
+    combine, kernels = config.combine, worker.kernels
+    own = Vector(rank, change, spans, kernels, combine.transfer, worker.scratch)
+    found = yield from combine_changes(own, hosts, weights, combine, config.rule)
     return {f"orthogonality/{layer}": (value, 1) for layer, value in found.items() if rank == 0}
 
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daskxml.collectives.adasum import Vector
 from daskxml.collectives.adasum_linear import adasum_linear
 from daskxml.collectives.adasum_tree import adasum_tree
 from daskxml.kernels import get_kernels
@@ -22,7 +23,7 @@ ORDERS = pytest.mark.parametrize(
 def combined_by(program, vectors, spans, kernels=KERNELS, **options):
     return combine_all(
         vectors,
-        lambda rank, x: program(rank, len(vectors), x, spans, kernels, **options),
+        lambda rank, x: program(Vector(rank, x, spans, kernels, **options), len(vectors)),
     )
 
 
@@ -73,7 +74,7 @@ def test_what_is_not_finite_is_not_hidden(order, program, transfer, bad, ranks):
     spans = [("a", 0, 25), ("b", 25, 50)]
     combined, _ = combine_all(
         vectors,
-        lambda rank, x: program(rank, ranks, x, spans, KERNELS, transfer, piece_size=5),
+        lambda rank, x: program(Vector(rank, x, spans, KERNELS, transfer, piece_size=5), ranks),
         same_results=False,
     )
     assert not np.isfinite(combined[20])
@@ -118,7 +119,8 @@ def test_sends_as_little_as_a_ring(order, program, ranks, transfer, itemsize):
         def count(op):
             sent[rank] += op.array.nbytes * (op.array.dtype != np.float64)  # not the dot products
 
-        return watched(program(rank, ranks, x, [("a", 0, size)], KERNELS, transfer), count)
+        own = Vector(rank, x, [("a", 0, size)], KERNELS, transfer)
+        return watched(program(own, ranks), count)
 
     combine_all(random_vectors(ranks, size, 3), counting)
     ring = 2 * (ranks - 1) / ranks * size * itemsize
@@ -139,7 +141,7 @@ def test_work_that_is_given_is_used_and_no_more_than_the_tree_promises(order, pr
     got, _ = combine_all(
         vectors,
         lambda rank, x: program(
-            rank, 4, x, [("a", 0, 4096)], Frugal(1), work=np.empty(floats, np.float32)
+            Vector(rank, x, [("a", 0, 4096)], Frugal(1), work=np.empty(floats, np.float32)), 4
         ),
     )
     assert got.tobytes() == want.tobytes()

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daskxml.collectives.adasum import Vector
 from daskxml.collectives.combine import CombineConfig, combine_changes, hierarchical
 from daskxml.kernels import get_kernels
 from harness.naive_adasum import adasum_recursive
@@ -18,7 +19,7 @@ def combined(vectors, weights, rule, hosts=None, **options):
     return combine_all(
         vectors,
         lambda rank, x: combine_changes(
-            rank, hosts, x, weights, SPANS, KERNELS, config, rule, np.empty_like(x)
+            Vector(rank, x, SPANS, KERNELS, work=np.empty_like(x)), hosts, weights, config, rule
         ),
     )
 
@@ -90,7 +91,7 @@ def test_equals_the_naive_composition(case, inside, order, data):
     combined, _ = combine_all(
         vectors,
         lambda rank, x: hierarchical(
-            rank, hosts, x, spans, KERNELS, config, weights, piece_size=16
+            Vector(rank, x, spans, KERNELS, piece_size=16), hosts, config, weights
         ),
     )
     assert_close(combined, naively(vectors, hosts, config, weights, spans), vectors, 1e-4)
@@ -101,11 +102,13 @@ def test_equals_the_naive_composition(case, inside, order, data):
 def test_float16_leaves_the_same_bits_on_all_machines(ranks, inside, seed):
     vectors = random_vectors(ranks, 300, seed)
     hosts = [str(rank % 3) for rank in range(ranks)]
-    config = CombineConfig(inside=inside, transfer="float16")
+    config = CombineConfig(inside=inside)
     spans = [("a", 0, 100), ("b", 100, 300)]
     combined, _ = combine_all(
         vectors,
-        lambda rank, x: hierarchical(rank, hosts, x, spans, KERNELS, config, piece_size=24),
+        lambda rank, x: hierarchical(
+            Vector(rank, x, spans, KERNELS, "float16", piece_size=24), hosts, config
+        ),
     )
     expected = naively(vectors, hosts, config, [1.0] * ranks, spans)
     assert np.abs(combined - expected).max() <= 0.02 * np.abs(vectors).max() * ranks
@@ -113,14 +116,14 @@ def test_float16_leaves_the_same_bits_on_all_machines(ranks, inside, seed):
 
 def test_one_machine_with_adasum_inside_is_the_plain_tree():
     vectors = random_vectors(5, 200, 1)
-    config = CombineConfig(transfer="float16")
+    config, hosts, spans = CombineConfig(), ["here"] * 5, [("a", 0, 200)]
     one, two = (
-        combine_all(vectors, lambda rank, x, run=run: run(rank, ["here"] * 5, x))[0]
+        combine_all(
+            vectors, lambda rank, x, run=run: run(Vector(rank, x, spans, KERNELS, "float16"))
+        )[0]
         for run in (
-            lambda rank, hosts, x: hierarchical(rank, hosts, x, [("a", 0, 200)], KERNELS, config),
-            lambda rank, hosts, x: combine_changes(
-                rank, hosts, x, [0.2] * 5, [("a", 0, 200)], KERNELS, config, "adasum"
-            ),
+            lambda own: hierarchical(own, hosts, config),
+            lambda own: combine_changes(own, hosts, [0.2] * 5, config, "adasum"),
         )
     )
     assert one.tobytes() == two.tobytes()
@@ -135,7 +138,7 @@ def test_little_crosses_between_machines():
             crossed[0] += op.array.nbytes * (hosts[op.to] != hosts[rank])
 
         config, spans = CombineConfig(), [("a", 0, size)]
-        return watched(hierarchical(rank, hosts, x, spans, KERNELS, config), count)
+        return watched(hierarchical(Vector(rank, x, spans, KERNELS), hosts, config), count)
 
     combine_all(random_vectors(6, size, 2), counting)
     assert crossed[0] == pytest.approx(2 * size * 4, rel=0.1)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daskxml.collectives.adasum import Vector
 from daskxml.collectives.adasum_linear import adasum_linear
 from daskxml.collectives.adasum_tree import adasum_tree
 from daskxml.collectives.combine import CombineConfig, hierarchical
@@ -75,17 +76,17 @@ def run_in_order(programs, choose, copies):
 def programs_of(name, arrays, transfer):
     ranks = len(arrays)
     hosts = [str(rank % 2) for rank in range(ranks)]
-    config = CombineConfig(transfer=transfer, inside="sum")
     for rank, x in enumerate(arrays):
+        own = Vector(rank, x, SPANS, KERNELS, transfer, piece_size=16)
         if name == "ring":
             transfer = "float32" if transfer == "float16" else transfer
             yield all_reduce(rank, ranks, x, x, 0.5, KERNELS, piece_size=16, transfer=transfer)
         elif name == "tree":
-            yield adasum_tree(rank, ranks, x, SPANS, KERNELS, transfer, piece_size=16)
+            yield adasum_tree(own, ranks)
         elif name == "linear":
-            yield adasum_linear(rank, ranks, x, SPANS, KERNELS, transfer, piece_size=16)
+            yield adasum_linear(own, ranks)
         else:
-            yield hierarchical(rank, hosts, x, SPANS, KERNELS, config, piece_size=16)
+            yield hierarchical(own, hosts, CombineConfig(inside="sum"))
 
 
 @pytest.mark.parametrize("copies", [True, False], ids=["sockets", "shared-memory"])
