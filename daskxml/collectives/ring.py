@@ -124,15 +124,15 @@ class _Ring:
     def reduce(self) -> Program[None]:
         """Receive every piece, add to it, forward it; send an own piece for each one received.
 
-        Messages to the next rank keep the order of `outgoing`: pieces to forward wait until all own
-        pieces are sent. A rank with own pieces left has sent more than it has received, so the
+        Messages to the next rank keep the order of its `incoming`: pieces to forward wait until all
+        own pieces are sent. A rank with own pieces left has sent more than it has received, so the
         ranks cannot all wait at once.
         """
         own = self._own_pieces()
         for _, piece in zip(range(_IN_FLIGHT), own, strict=False):
             yield Send(self.next, piece)
-        for transfer in incoming(self.rank, self.ranks, self.size, self.piece_size):
-            yield from self._receive(transfer)
+        for step, start, stop in incoming(self.rank, self.ranks, self.size, self.piece_size):
+            yield from self._receive(step, slice(start, stop))
             piece = next(own, None)
             if piece is not None:
                 yield Send(self.next, piece)
@@ -143,10 +143,9 @@ class _Ring:
             yield Send(self.next, piece)
 
     def _own_pieces(self) -> Iterator[Array]:
-        for transfer in outgoing(self.rank, self.ranks, self.size, self.piece_size):
-            if transfer.step:
-                return
-            piece = slice(transfer.start, transfer.stop)
+        own = partition_bounds(self.size, self.ranks)[self.rank]
+        for start, stop in pieces(*own, self.piece_size):
+            piece = slice(start, stop)
             self._scale(piece)
             yield self.codec.encode(self.out[piece])
 
@@ -156,18 +155,17 @@ class _Ring:
             term = out if self.out is self.term else self.term[piece]
             self.kernels.scale(out, term, self.weight)
 
-    def _receive(self, transfer: Transfer) -> Program[None]:
-        piece = slice(transfer.start, transfer.stop)
+    def _receive(self, step: int, piece: slice) -> Program[None]:
         out, source = self.out[piece], (self.rank - 1) % self.ranks
-        if transfer.reduces:
+        last = self.ranks - 2  # of the steps in which a receiver adds its own term
+        if step <= last:
             yield from self._add(source, out, piece)
         else:
             yield from self.codec.receive(source, out)
-        if transfer.completes and self.finish is not None:
+        if step == last and self.finish is not None:
             self.finish(piece)
-        if transfer.forwards:
-            is_partial = transfer.reduces and not transfer.completes
-            encode = self.codec.encode if is_partial else self.codec.encode_rounding
+        if step < 2 * self.ranks - 3:
+            encode = self.codec.encode if step < last else self.codec.encode_rounding
             self.forwards.append(encode(out))
 
     def _add(self, source: int, out: Array, piece: slice) -> Program[None]:
@@ -182,35 +180,6 @@ class _Ring:
 
 
 # ------------------------------------------------------------------ which piece travels when
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Transfer:
-    """One piece on its way from a rank to the next.
-
-    Attributes
-    ----------
-    step
-        When: ``0 .. 2 * ranks - 3``; the first ``ranks - 1`` are the reduce-scatter.
-    partition
-        Which partition the piece belongs to.
-    start, stop
-        The elements of the flat model that it covers.
-    reduces
-        Whether the receiver adds its own term (else it takes the piece unchanged).
-    completes
-        Whether the receiver's term is the last, so that the sum is full afterwards.
-    forwards
-        Whether the receiver sends the piece on.
-    """
-
-    step: int
-    partition: int
-    start: int
-    stop: int
-    reduces: bool
-    completes: bool
-    forwards: bool
 
 
 def partition_bounds(size: int, ranks: int) -> list[tuple[int, int]]:
@@ -252,8 +221,12 @@ def pieces(start: int, stop: int, piece_size: int) -> Iterator[tuple[int, int]]:
         yield at, min(at + piece_size, stop)
 
 
-def incoming(rank: int, ranks: int, size: int, piece_size: int) -> Iterator[Transfer]:
-    """Yield what a rank receives from the rank before it, in order.
+def incoming(rank: int, ranks: int, size: int, piece_size: int) -> Iterator[tuple[int, int, int]]:
+    """Yield what a rank receives from the rank before it, in order: step, start and stop.
+
+    In each of the ``2 * ranks - 2`` steps a partition arrives, in pieces: in the first half, the
+    reduce-scatter, the receiver adds its own term, later it takes them unchanged. In all steps but
+    the last it forwards them, in the next step.
 
     Parameters
     ----------
@@ -266,30 +239,10 @@ def incoming(rank: int, ranks: int, size: int, piece_size: int) -> Iterator[Tran
 
     Examples
     --------
-    >>> [(t.step, t.partition, t.start, t.stop) for t in incoming(0, 2, 64, 32)]
-    [(0, 1, 32, 64), (1, 0, 0, 32)]
+    >>> list(incoming(0, 2, 64, 32))
+    [(0, 32, 64), (1, 0, 32)]
     """
     bounds = partition_bounds(size, ranks)
     for step in range(2 * ranks - 2):
-        partition = (rank - step - 1) % ranks
-        for start, stop in pieces(*bounds[partition], piece_size):
-            yield Transfer(
-                step=step,
-                partition=partition,
-                start=start,
-                stop=stop,
-                reduces=step < ranks - 1,
-                completes=step == ranks - 2,
-                forwards=step < 2 * ranks - 3,
-            )
-
-
-def outgoing(rank: int, ranks: int, size: int, piece_size: int) -> Iterator[Transfer]:
-    """Yield what a rank sends to the rank after it, in the order in which that one receives it.
-
-    Examples
-    --------
-    >>> [(t.step, t.partition) for t in outgoing(0, 3, 96, 32)]
-    [(0, 0), (1, 2), (2, 1), (3, 0)]
-    """
-    return incoming((rank + 1) % ranks, ranks, size, piece_size)
+        for start, stop in pieces(*bounds[(rank - step - 1) % ranks], piece_size):
+            yield step, start, stop

@@ -3,7 +3,7 @@ from collections import deque
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskxml.collectives.ring import incoming, outgoing, partition_bounds
+from daskxml.collectives.ring import incoming, partition_bounds
 from harness.naive_merge import adding_order
 
 rings = st.tuples(st.integers(1, 6), st.integers(0, 200), st.integers(1, 50))
@@ -13,34 +13,34 @@ class Rank:
     """A rank of a ring of symbols: an element of ``scratch`` is the tuple of terms in it."""
 
     def __init__(self, rank, ranks, size, piece_size):
-        self.rank = rank
+        self.rank, self.ranks = rank, ranks
         self.scratch = [None] * size
-        self.to_send = deque(outgoing(rank, ranks, size, piece_size))
+        self.to_send = deque(incoming(rank + 1, ranks, size, piece_size))
         self.to_receive = deque(incoming(rank, ranks, size, piece_size))
         self.channel = deque()  # to the next rank
         self.forwarded = 0
         self.completed = [0] * size
 
     def can_send(self):
-        return self.to_send and (self.to_send[0].step == 0 or self.forwarded)
+        return self.to_send and (self.to_send[0][0] == 0 or self.forwarded)
 
     def send(self):
-        transfer = self.to_send.popleft()
-        elements = range(transfer.start, transfer.stop)
-        if transfer.step == 0:
+        step, start, stop = self.to_send.popleft()
+        elements = range(start, stop)
+        if step == 0:
             self.channel.append([(self.rank,) for _ in elements])
         else:
             self.forwarded -= 1
             self.channel.append([self.scratch[element] for element in elements])
 
     def receive(self, channel):
-        transfer = self.to_receive.popleft()
-        own = (self.rank,) if transfer.reduces else ()
-        elements = range(transfer.start, transfer.stop)
+        step, start, stop = self.to_receive.popleft()
+        own = (self.rank,) if step < self.ranks - 1 else ()
+        elements = range(start, stop)
         for element, value in zip(elements, channel.popleft(), strict=True):
             self.scratch[element] = value + own
-            self.completed[element] += transfer.completes
-        self.forwarded += transfer.forwards
+            self.completed[element] += step == self.ranks - 2
+        self.forwarded += step < 2 * self.ranks - 3
 
 
 def replay(ranks, size, piece_size, random):
@@ -80,11 +80,11 @@ def test_what_is_received_and_forwarded_is_what_is_sent_next(ring):
     ranks, size, piece_size = ring
     for rank in range(ranks):
         own = partition_bounds(size, ranks)[rank]
-        plan = list(outgoing(rank, ranks, size, piece_size))
-        first = [(t.start, t.stop) for t in plan if t.step == 0]
-        rest = [(t.start, t.stop) for t in plan if t.step > 0]
+        plan = list(incoming(rank + 1, ranks, size, piece_size))
+        first = [(start, stop) for step, start, stop in plan if step == 0]
+        rest = [(step - 1, start, stop) for step, start, stop in plan if step > 0]
         received = incoming(rank, ranks, size, piece_size)
-        assert rest == [(t.start, t.stop) for t in received if t.forwards]
+        assert rest == [piece for piece in received if piece[0] < 2 * ranks - 3]
         assert sum(stop - start for start, stop in first) == (own[1] - own[0]) * (ranks > 1)
 
 
@@ -94,14 +94,12 @@ def test_pieces_are_no_larger_than_asked_and_cover_their_partition(ring):
     ranks, size, piece_size = ring
     for rank in range(ranks):
         covered = {}
-        for transfer in incoming(rank, ranks, size, piece_size):
-            assert 0 < transfer.stop - transfer.start <= piece_size
-            covered.setdefault((transfer.step, transfer.partition), []).extend(
-                range(transfer.start, transfer.stop)
-            )
+        for step, start, stop in incoming(rank, ranks, size, piece_size):
+            assert 0 < stop - start <= piece_size
+            covered.setdefault(step, []).extend(range(start, stop))
         bounds = partition_bounds(size, ranks)
-        for (_, partition), elements in covered.items():
-            assert elements == list(range(*bounds[partition]))
+        for step, elements in covered.items():
+            assert elements == list(range(*bounds[(rank - step - 1) % ranks]))
 
 
 @given(st.integers(0, 10_000), st.integers(1, 12))
