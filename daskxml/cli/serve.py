@@ -16,9 +16,8 @@ from daskxml.core.errors import ConfigError, InputError
 
 _HEADER_BYTES = 1 << 16  # of a request
 _GRACE_S = 30  # for requests under way at the end
-_SWITCH_S = (
-    2e-4  # at most, for Python's lock: a thread that ranked rows waits for the one that reads
-)
+# At most, for Python's lock: a thread that has ranked rows waits for the one that reads.
+_SWITCH_S = 2e-4
 
 
 def serve(options: Options) -> int:

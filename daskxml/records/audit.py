@@ -298,13 +298,10 @@ class Audit:
                 for key in _OF_WORKERS:
                     written = row.workers[name].get(key, "absent")
                     compare(name, key, written, workers[name].get(key, "absent"))
-                self._check_leases(name, row.workers[name], log.done.get(name, []))
+                given = [part.rows for part in log.done.get(name, [])]
+                compare(name, "rows of its leases", _leased_rows(row.workers[name]), given)
             for key in _OF_ROWS:
                 compare("", key, row.values.get(key, "absent"), expected.get(key, "absent"))
-
-    def _check_leases(self, name: str, worker: Mapping[str, Any], done: Sequence[Part]) -> None:
-        given = [part.rows for part in done]
-        self.findings.compare(name, "rows of its leases", _leased_rows(worker), given)
 
     # ------------------------------------------------------------------ the run
 

@@ -203,6 +203,14 @@ def are_regularized(measured: Measured, first_norm: float, config: Config) -> bo
     return measured.largest_norm < config.perturbation_threshold * divisors[config.norm]
 
 
+def _with_paces(state: MegabatchState, paces: Paces) -> MegabatchState:
+    members = {
+        n: replace(state.members[n], batch_size=pace.size, evidence=pace.evidence, speed=pace.speed)
+        for n, pace in paces.items()
+    }
+    return replace(state, members={**state.members, **members})
+
+
 class AdaptiveSgd(Strategy):
     """The state machine; see `daskxml.strategies.protocol` for the life of a mega-batch."""
 
@@ -235,15 +243,8 @@ class AdaptiveSgd(Strategy):
         """Algorithm 1, for the workers that were there from the beginning."""
         if (state.merges + 1) % self.config.scale_every:
             return state
-        steady = {name: w for name, w in state.members.items() if not w.came_late}
-        paces = {name: self._pace(worker) for name, worker in steady.items()}
-        members = {
-            name: replace(
-                steady[name], batch_size=pace.size, evidence=pace.evidence, speed=pace.speed
-            )
-            for name, pace in scale_batch_sizes(paces, self.config).items()
-        }
-        return replace(state, members={**state.members, **members})
+        paces = {n: self._pace(w) for n, w in state.members.items() if not w.came_late}
+        return _with_paces(state, scale_batch_sizes(paces, self.config))
 
     def record(self, state: MegabatchState, event: Event) -> MegabatchState:
         """Take the speeds of the warm-up as a first observation."""
@@ -257,11 +258,7 @@ class AdaptiveSgd(Strategy):
                 for n, w in known.items()
                 if not w.evidence.seen
             }
-            members = {
-                n: replace(state.members[n], evidence=pace.evidence, speed=pace.speed)
-                for n, pace in by_speed(paces).items()
-            }
-            return replace(state, members={**state.members, **members})
+            return _with_paces(state, by_speed(paces))
         return state
 
     def _new_worker(self, device: WorkerDevice) -> WorkerState:

@@ -72,8 +72,8 @@ class BatchConfig:
         return self.batch_max
 
     def largest_size(self, pool_threads: int) -> int:
-        """Return the largest batch size of such a worker."""
-        return self.batch_max
+        """Return the largest batch size of such a worker: the first, where sizes do not change."""
+        return self.first_size(pool_threads)
 
 
 @dataclass(frozen=True, kw_only=True)

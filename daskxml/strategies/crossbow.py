@@ -51,24 +51,6 @@ class Config(BatchConfig):
     restart_every: int = bounded(0, low=0)
 
 
-def correction(learners: int, config: Config) -> float:
-    """Return alpha.
-
-    >>> correction(4, Config()), correction(4, Config(pull=0.1))
-    (0.25, 0.1)
-    """
-    return config.pull or 1.0 / learners
-
-
-def is_restart(merges: int, config: Config) -> bool:
-    """Whether replicas begin the mega-batch after so many merges as the average model.
-
-    >>> [is_restart(merges, Config(restart_every=2)) for merges in range(5)]
-    [False, False, True, False, True]
-    """
-    return bool(config.restart_every and merges and merges % config.restart_every == 0)
-
-
 class Crossbow(GangStrategy):
     """The state machine; see `daskxml.strategies.gangs` for the life of a mega-batch."""
 
@@ -81,10 +63,12 @@ class Crossbow(GangStrategy):
 
     def pattern(self, state: MegabatchState) -> SyncPattern:
         """Correct learners and average model after every batch."""
+        config, every, merges = self.config, self.config.restart_every, state.merges
+        is_due = every > 0 and merges > 0 and merges % every == 0
         return Averaging(
-            pull=correction(len(active(state)), self.config),
-            momentum=self.config.momentum,
-            restarts=state.is_untouched and is_restart(state.merges, self.config),
+            pull=config.pull or 1.0 / len(active(state)),
+            momentum=config.momentum,
+            restarts=state.is_untouched and is_due,
         )
 
     Config = Config  # at the end, where it hides nothing

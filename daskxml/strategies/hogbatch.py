@@ -57,10 +57,6 @@ class Config(SharedConfig):
         """Return the batch size of a worker; a pool has one row for every thread at least."""
         return self.batch_max * (max(1, pool_threads) if self.per_thread else 1)
 
-    def largest_size(self, pool_threads: int) -> int:
-        """Return the first size: sizes do not change."""
-        return self.first_size(pool_threads)
-
 
 class Hogbatch(SharedModelStrategy):
     """The state machine; see `daskxml.strategies.shared_model` for how rows are leased."""
@@ -91,10 +87,6 @@ class CpuGpuConfig(SharedConfig):
     def first_size(self, pool_threads: int) -> int:
         """Return the batch size of a worker."""
         return self.pool_batch * pool_threads or self.batch_max
-
-    def largest_size(self, pool_threads: int) -> int:
-        """Return the first size: sizes do not change."""
-        return self.first_size(pool_threads)
 
 
 class CpuGpuHogbatch(SharedModelStrategy):

@@ -56,29 +56,6 @@ class Config(BatchConfig):
     lr_rows: Literal["step", "batch"] = "step"
 
 
-def divided_batch(names: Mapping[str, object], config: Config) -> dict[str, int]:
-    """Return the rows of each worker's batch (section 5.1).
-
-    >>> divided_batch({"a": 0, "b": 0, "c": 0}, Config(batch_max=64))
-    {'a': 22, 'b': 21, 'c': 21}
-    """
-    if not config.divide:
-        return dict.fromkeys(names, config.batch_max)
-    return apportion(config.batch_max, dict.fromkeys(names, 1))
-
-
-def step_rate(sizes: Mapping[str, int], config: Config) -> float:
-    """Return the learning rate of a step in which workers have batches of these sizes.
-
-    >>> step_rate({"a": 64, "b": 64}, Config(lr=0.5, batch_max=64))
-    1.0
-    """
-    rows = float(sum(sizes.values()))
-    if config.lr_rows == "batch":
-        rows /= max(1, len(sizes))
-    return config.lr * rows / config.batch_max
-
-
 class MirroredSgd(GangStrategy):
     """Mirrored: the state machine; see `daskxml.strategies.gangs` for the life of a mega-batch."""
 
@@ -92,12 +69,25 @@ class MirroredSgd(GangStrategy):
         return Mirrored()
 
     def batch_sizes(self, workers: Mapping[str, WorkerState]) -> dict[str, int]:
-        """Divide the batch."""
-        return divided_batch(workers, self.config)
+        """Divide the batch (section 5.1).
+
+        >>> MirroredSgd(Config(batch_max=64)).batch_sizes(dict.fromkeys("abc"))
+        {'a': 22, 'b': 21, 'c': 21}
+        """
+        if not self.config.divide:
+            return super().batch_sizes(workers)
+        return apportion(self.config.batch_max, dict.fromkeys(workers, 1))
 
     def step_rate(self, sizes: Mapping[str, int]) -> float:
-        """Scale the rate with the rows of a step."""
-        return step_rate(sizes, self.config)
+        """Scale the rate with the rows of a step.
+
+        >>> MirroredSgd(Config(lr=0.5, batch_max=64)).step_rate({"a": 64, "b": 64})
+        1.0
+        """
+        rows = float(sum(sizes.values()))
+        if self.config.lr_rows == "batch":
+            rows /= max(1, len(sizes))
+        return self.config.lr * rows / self.config.batch_max
 
     Config = Config  # at the end, where it hides nothing
 
