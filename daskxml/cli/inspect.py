@@ -22,7 +22,7 @@ from typing import Any, Literal
 from daskxml._version import __version__
 from daskxml.cli.arguments import Options
 from daskxml.core import hardware
-from daskxml.core.text import one_line
+from daskxml.core.text import counted, one_line
 
 REQUIRED = (
     "fsspec", "numba", "numpy", "psutil", "pyarrow", "rich", "safetensors", "scipy",
@@ -79,7 +79,7 @@ def inspect(options: Options) -> int:
         print(json.dumps({"problems": problems, "findings": plain}))
     else:
         print(*map(str, findings), sep="\n")
-        print(f"{problems} problem{'s' * (problems > 1)}" if problems else "no problems")
+        print(counted(problems, "problem") if problems else "no problems")
     return int(problems > 0)
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from daskxml.cli.arguments import Options
-from daskxml.core.text import one_line
+from daskxml.core.text import counted, one_line
 from daskxml.observe.report import Comparison, StoredRun, by_data, find_runs, folder_of, read_runs
 from daskxml.observe.run_view import Reached
 from daskxml.observe.terminal import print_lines
@@ -94,13 +94,11 @@ def _print_verification(run: Verification) -> None:
     if len(run.disagreements) > _MOST_LINES:
         print(f"and {len(run.disagreements) - _MOST_LINES:,} more, which --json prints")
     count = len(run.disagreements)
-    says = f"{count:,} disagreement{'s' * (count > 1)}" if count else "the record follows its rules"
-    counts = [
-        f"{run.megabatches:,} mega-batches", f"{run.rows:,} rows", f"{run.events:,} events",
-        f"{run.decisions:,} decisions",
-    ]  # fmt: skip
+    says = counted(count, "disagreement") if count else "the record follows its rules"
+    numbers = {"mega-batch": run.megabatches, "row": run.rows, "event": run.events}
+    counts = [counted(n, noun) for noun, n in {**numbers, "decision": run.decisions}.items()]
     if run.test_rows:
-        counts.append(f"metrics of {run.test_rows:,} test rows")
+        counts.append(f"metrics of {counted(run.test_rows, 'test row')}")
     found = {"run": str(run.run), "verified": ", ".join(counts), "found": says}
     print_lines(found | {"note": "; ".join(run.notes)})
 

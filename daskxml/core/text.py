@@ -66,6 +66,17 @@ def quoted(value: object) -> str:
     return text if len(text) <= 42 else text[:38] + "..." + text[-1]
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with what it counts.
+
+    Examples
+    --------
+    >>> counted(1, "tree"), counted(2000, "mega-batch")
+    ('1 tree', '2,000 mega-batches')
+    """
+    return f"{number:,} {noun}" + ("es" if noun.endswith("ch") else "s") * (number != 1)
+
+
 def number_of(text: str) -> float:
     """Return the number that a text is, in the digits and the notation of every format.
 

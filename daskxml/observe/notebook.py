@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from daskxml.core.text import counted
 from daskxml.observe.charts import learning_charts
 from daskxml.observe.html import render
 from daskxml.observe.run_view import Course, History, by_rank, spent_s, worker_names
@@ -38,14 +39,14 @@ def run_html(history: History, metrics: Mapping[str, float], reason: str, out: s
     """
     last = history[-1] if history else {}
     total_s = sum(map(spent_s, history))
-    done = [f"{len(history):,} trees"]
+    done = [counted(len(history), "tree" if "pieces" in last else "mega-batch")]
     if "pieces" not in last:
-        done = [f"{len(history):,} mega-batches", f"{last.get('epoch', 0.0):.2f} epochs"]
+        done.append(f"{last.get('epoch', 0.0):.2f} epochs")
     facts = [
         *done,
-        f"{last.get('rows', 0):,} rows",
+        counted(last.get("rows", 0), "row"),
         f"{exact(float(f'{total_s:.3g}'))} s of training",
-        f"{len(worker_names(history))} workers",
+        counted(len(worker_names(history)), "worker"),
         f"ended by {reason}",
     ]
     names = [name for name in metrics if name.startswith("P@")]

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+from daskxml.core.text import counted
 from daskxml.core.work_stats import DONE
 from daskxml.observe.run_view import JOINED, LOST, Event, Row, RunView
 
@@ -61,8 +62,7 @@ def worker_label(name: str, pool_threads: int) -> str:
     >>> worker_label("0", 0), worker_label("pool-0", 4)
     ('0', 'pool-0 (4 threads)')
     """
-    threads = f" ({pool_threads} thread{'s' * (pool_threads > 1)})"
-    return name + threads * (pool_threads > 0)
+    return f"{name} ({counted(pool_threads, 'thread')})" if pool_threads else name
 
 
 def dotted(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -46,6 +46,15 @@ def test_a_run_shows_its_metrics_or_its_loss(data, parts):
         assert not list(root.iter("table"))
 
 
+def test_one_of_each_is_counted_in_words(data):
+    once = {**VALUES, "training": {"megabatches": 1}}
+    _, text = show(simulate(once, [1], train=data["train"]))
+    assert "1 mega-batch, " in text
+    assert "1 worker, " in text
+    tree = {"model": {"kind": "trees"}, "training": {"trees": 1}}
+    assert "1 tree, " in show(simulate(tree, [1], train=data["train"]))[1]
+
+
 def test_a_run_without_mega_batches_is_shown():
     run = Run(None, [], Path("/runs/<b>&"), "interrupt")
     _, text = show(run)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Partition
+from daskxml.core.text import counted
 from daskxml.kernels import Kernels
 from daskxml.models.protocol import Arrays, Limit, Ranker, TrainedKind
 from daskxml.models.trees.spec import AUTO, TreeShape, TreeSpec
@@ -47,8 +48,7 @@ class Trees(TrainedKind[TreeSpec]):
         """Return how many trees there are."""
         from daskxml.models.trees.forest import count_trees
 
-        trees = count_trees(arrays)
-        return f"{spec.features} -> {spec.labels}, {trees} label tree{'s' * (trees != 1)}"
+        return f"{spec.features} -> {spec.labels}, {counted(count_trees(arrays), 'label tree')}"
 
     def smaller(
         self, spec: TreeSpec, arrays: Arrays, bits: int, drop: float
@@ -107,8 +107,7 @@ class Trees(TrainedKind[TreeSpec]):
 
     def work(self, row: Mapping[str, Any]) -> str:
         """Return the number of trees."""
-        trees = round(row["epoch"])
-        return f"{trees} tree{'s' * (trees != 1)}"
+        return counted(round(row["epoch"]), "tree")
 
 
 @dataclass(frozen=True)
