@@ -279,8 +279,8 @@ class Job:
 
     def run(self, place: Place) -> Run:
         """Train in some place: the directory is locked, and callbacks are called meanwhile."""
-        with self.directory, run_callbacks(**self.callbacks) as publish:
-            return place.run(self, publish)
+        with self.directory:
+            return place.run(self, run_callbacks(**self.callbacks))
 
 
 class Place(Protocol):

@@ -75,8 +75,8 @@ class RunHandle(RunRecord):
         """
         with running_cluster(self.client, self.scheduler) as connected:
             found = find_run(self.run, _handles(connected))
-            with run_callbacks(on_event or notebook_progress(), on_megabatch) as publish:
-                return RunFollower(connected, found.run, publish).follow()
+            publish = run_callbacks(on_event or notebook_progress(), on_megabatch)
+            return RunFollower(connected, found.run, publish).follow()
 
     def stop(self, *, forget_it: bool = False) -> RunHandle:
         """End the run at a merge, with a checkpoint if it has a directory; return once it is over.

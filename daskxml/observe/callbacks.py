@@ -1,9 +1,9 @@
 """Callbacks of a run: errors in ``on_megabatch`` become warnings and do not end the run.
 
 The run itself is elsewhere, in the scheduler or in the simulator, and its directory is written
-first. So a failing callback loses only its own figures. Its first error is reported at once, with
-the place; it is called again for the next mega-batch (a server may be back), but not after three
-errors in a row, each of which may have waited long. At the end the errors are counted.
+first. So a failing callback loses only its own figures. Its errors are reported at once, with the
+place; it is called again for the next mega-batch (a server may be back), but not after three
+errors in a row, each of which may have waited long.
 ``KeyboardInterrupt`` is a request, not an error, and propagates, and so do exceptions that the user
 names, such as `optuna.TrialPruned`.
 
@@ -12,11 +12,10 @@ A callback ends the run at the next merge by returning `STOP`.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,69 +25,19 @@ from daskxml.session.commands import STOP, Stop
 
 OnEvent = Callable[[Event], Any]
 OnMegabatch = Callable[[Row], Any]
-Errors = tuple[type[BaseException], ...]
 MOST_IN_A_ROW = 3  # errors, before a callback is given up
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
+def ignore(event: Event) -> None:
+    """Ignore the event."""
 
 
-def _place(error: Exception) -> str:
-    """Return file and line of the code that raised it."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{Path(last.filename).name}:{last.lineno}"
-
-
-class _Callbacks:
-    """Both callbacks of a run, called with its events."""
-
-    def __init__(self, on_event: OnEvent, on_megabatch: OnMegabatch, raised: Errors) -> None:
-        self._on_event, self._on_megabatch, self._raised = on_event, on_megabatch, raised
-        self._calls = self._failures = self._in_a_row = 0
-
-    def __call__(self, event: Event) -> Stop | None:
-        """Pass an event on; return `STOP` if a callback asks for the end of the run."""
-        answers = [self._on_event(event)]
-        if event["kind"] == "megabatch" and self._in_a_row < MOST_IN_A_ROW:
-            answers.append(self._call(copy.deepcopy(event["row"])))
-        return STOP if any(answer is STOP for answer in answers) else None
-
-    def _call(self, row: Row) -> Any:
-        self._calls += 1
-        try:
-            answer = self._on_megabatch(row)
-        except self._raised:
-            raise
-        except Exception as error:
-            self._failures += 1
-            self._in_a_row += 1
-            if self._failures == 1:
-                where = f"{_one_line(error)} ({_place(error)})"
-                self._warn(f"on_megabatch failed: {where}; the run continues")
-            elif self._in_a_row == MOST_IN_A_ROW:
-                self._warn(f"on_megabatch failed {MOST_IN_A_ROW} times in a row: not called again")
-            return None
-        self._in_a_row = 0
-        return answer
-
-    def _warn(self, text: str) -> None:
-        self._on_event({"kind": "warning", "text": text})
-        warnings.warn(text, CallbackWarning, stacklevel=2)
-
-    def close(self) -> None:
-        """Count the errors, if there was more than the one that was reported."""
-        if self._failures > 1:
-            self._warn(f"on_megabatch failed {self._failures} times in {self._calls} calls")
-
-
-@contextlib.contextmanager
 def run_callbacks(
     on_event: OnEvent | None = None,
     on_megabatch: OnMegabatch | None = None,
     raises: Iterable[type[BaseException]] = (),
-) -> Iterator[OnEvent]:
-    """Yield a function that passes a run's events on to its callbacks.
+) -> OnEvent:
+    """Return a function that passes a run's events on to its callbacks.
 
     Parameters
     ----------
@@ -103,12 +52,31 @@ def run_callbacks(
     raises
         Exceptions in ``on_megabatch`` that end the run and are raised.
     """
-    callbacks = _Callbacks(on_event or ignore, on_megabatch or ignore, tuple(raises))
-    try:
-        yield callbacks
-    finally:
-        callbacks.close()
+    show, on_row, raised = on_event or ignore, on_megabatch or ignore, tuple(raises)
+    in_a_row = 0
+
+    def publish(event: Event) -> Stop | None:
+        nonlocal in_a_row
+        answers = [show(event)]
+        if event["kind"] == "megabatch" and in_a_row < MOST_IN_A_ROW:
+            try:
+                answers.append(on_row(copy.deepcopy(event["row"])))
+                in_a_row = 0
+            except raised:
+                raise
+            except Exception as error:
+                in_a_row += 1
+                then = "the run continues" if in_a_row < MOST_IN_A_ROW else "it is not called again"
+                text = f"on_megabatch failed: {_described(error)}; {then}"
+                show({"kind": "warning", "text": text})
+                warnings.warn(text, CallbackWarning, stacklevel=2)
+        return STOP if any(answer is STOP for answer in answers) else None
+
+    return publish
 
 
-def ignore(event: Event) -> None:
-    """Ignore the event."""
+def _described(error: Exception) -> str:
+    """Return an error in one line, with file and line of the code that raised it."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"{text} ({Path(last.filename).name}:{last.lineno})"

@@ -54,13 +54,12 @@ def test_a_callback_that_fails_is_reported_at_once_and_given_up_after_three_erro
     assert rows == [1, 2, 3]
     assert run.history == go(data).history
     texts = [str(warning.message) for warning in warned]
-    assert texts[0].startswith("on_megabatch failed: ValueError: no such thing (test_callbacks.py:")
+    for text in texts:
+        assert text.startswith("on_megabatch failed: ValueError: no such thing (test_callbacks.py:")
+    assert texts[0] == texts[1]
     assert texts[0].endswith("); the run continues")
-    assert texts[1:] == [
-        "on_megabatch failed 3 times in a row: not called again",
-        "on_megabatch failed 3 times in 3 calls",
-    ]
-    assert warned_after == [(1, texts[0]), (3, texts[1]), (3, texts[2])]
+    assert texts[2].endswith("); it is not called again")
+    assert warned_after == [*enumerate(texts, 1)]
 
 
 def test_one_error_is_reported_once(data):
