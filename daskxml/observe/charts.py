@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from daskxml.observe.run_view import OF_WORKERS, Course, Point, phases
-from daskxml.observe.wording import rounded
 
 if TYPE_CHECKING:
     from daskxml.observe.report import StoredRun
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 DASHES = ("none", "7 3", "2 3", "9 3 2 3")
 MOST_POINTS = 600  # of a series: more than a chart has pixels to distinguish
-_NAMED = 4  # series whose values are named one by one
 _TINY = 1e-300  # steps of smaller ranges would be 0
 Floats = NDArray[np.float64]
 
@@ -110,35 +108,8 @@ class Chart:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to draw."""
-        return not any(len(line.finite) for line in self.series) and not self.bars
-
-    @functools.cached_property
-    def numbers(self) -> str | None:
-        """The values of lines that never change, which need no axes; None if there is more to see.
-
-        Where all of them are 0, or there is none, there is nothing to say: ``""``.
-
-        Examples
-        --------
-        >>> lines = [Series(name=n, points=((0.0, y), (1.0, y))) for n, y in (("a", 64), ("b", 32))]
-        >>> [Chart(name="c", title="", x_label="", series=tuple(lines[:n])).numbers for n in (1, 2)]
-        ['64', '64 (a), 32 (b)']
-        """
-        if self.bars or self.target is not None:
-            return None
-        values = [(line.finite[:, 1], line.name) for line in self.series if len(line.finite)]
-        if any((found != found[0]).any() for found, _ in values):
-            return None
-        known = [(float(found[0]), name) for found, name in values]
-        numbers = sorted({value for value, _ in known})
-        if not any(numbers):
-            return ""
-        if len(numbers) == 1:
-            return rounded(numbers[0])
-        if len(known) <= _NAMED:
-            return ", ".join(f"{rounded(value)} ({name})" for value, name in known)
-        return f"{rounded(numbers[0])} to {rounded(numbers[-1])}"
+        """Whether there is nothing to draw; zeros alone do not apply to the run."""
+        return not self.bars and not any(line.finite[:, 1].any() for line in self.series)
 
     @property
     def longest(self) -> float:

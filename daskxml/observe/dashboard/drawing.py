@@ -90,11 +90,12 @@ class LiveChart:
             _add_legend(self.figure, items)
 
     def draw(self, chart: Chart) -> None:
-        """Show the chart as it is now, where it shows more than a number does."""
+        """Show the chart as it is now, once there is a line to draw."""
         if chart == self._shown:
             return
         self._shown = chart
-        self.figure.visible = not chart.is_empty and chart.numbers is None
+        is_line = any(len(line.finite) > 1 for line in chart.series)
+        self.figure.visible = is_line and not chart.is_empty
         self.lines.tags = _packed(chart.series, colors(len(chart.series)))
 
 

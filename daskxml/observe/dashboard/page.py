@@ -33,7 +33,6 @@ PERIOD_MS = 500
 SHARE = 0.008  # of the time, at most, that goes into the making of updates, for all pages
 DRAWN_WORKERS = 32  # workers with lines
 MEGABATCHES, LONGEST_S = 30, 60.0  # of work that are shown
-SECTIONS = ("learning", "workers")  # of charts, and of numbers instead of charts
 CREDENTIALS = re.compile(r"(?<=://)[^/\s\"']+@")
 
 CONFIRM = "cb_obj.tags[1] ? window.location.reload() : confirmed.tags = [cb_obj.tags[0]]"
@@ -62,16 +61,14 @@ class Page:
             chart.name: LiveChart(
                 chart, ranges.setdefault(chart.x_label, DataRange1d(renderers=[]))
             )
-            for charts in page_charts(self.series, []).values()
-            for chart in charts
+            for chart in page_charts(self.series, [])
         }
         self.timeline = LiveTimeline()
         css = (TEMPLATES / "texts.css").read_text()
-        self.headline, self.legend, self.events, self.details, *numbers = (
+        self.headline, self.legend, self.events, self.details = (
             Div(name=name, stylesheets=[css], sizing_mode="stretch_width", margin=0)
-            for name in ("headline", "legend", "events", "details", *SECTIONS)
+            for name in ("headline", "legend", "events", "details")
         )
-        self.numbers = dict(zip(SECTIONS, numbers, strict=True))
         self.headline.text = headline_html(self.series, all_series.values(), self.series.now_s())
         self._open.add(self)
         doc.on_session_destroyed(lambda context: self._open.discard(self))
@@ -84,7 +81,7 @@ class Page:
     def _lay_out(self) -> None:
         doc = self.doc
         figures = [self.timeline.figure, *(chart.figure for chart in self.charts.values())]
-        texts = (self.headline, self.legend, self.events, self.details, *self.numbers.values())
+        texts = (self.headline, self.legend, self.events, self.details)
         with doc.models.freeze():  # else all models are counted again with every root
             for root in (*figures, *texts):
                 doc.add_root(root)
@@ -131,7 +128,8 @@ class Page:
         is_new = series.version != self._shown
         if is_new:
             self._send_texts()
-            self._send_charts()
+            for chart in page_charts(series, self._workers):
+                self.charts[chart.name].draw(chart)
         if is_new or not series.view.is_over:
             long_s = window_s(series)
             work = series.timeline.recent(now_s - long_s, now_s)
@@ -149,22 +147,9 @@ class Page:
             self._workers = workers
             self.timeline.name_workers(workers)
 
-    def _send_charts(self) -> None:
-        """Draw charts that show more than numbers do, and write the numbers of the others."""
-        for section, charts in page_charts(self.series, self._workers).items():
-            for chart in charts:
-                self.charts[chart.name].draw(chart)
-            numbers = {
-                chart.title if chart.against else chart.caption: chart.numbers
-                for chart in charts
-                if chart.numbers
-            }
-            self.numbers[section].text = render("numbers.html.jinja", numbers=numbers)
-            self.numbers[section].visible = bool(numbers)
 
-
-def page_charts(series: RunSeries, workers: Sequence[str]) -> dict[str, list[Chart]]:
-    """Return the charts of each of `SECTIONS`.
+def page_charts(series: RunSeries, workers: Sequence[str]) -> list[Chart]:
+    """Return the charts of learning, then those of the workers.
 
     Parameters
     ----------
@@ -174,10 +159,8 @@ def page_charts(series: RunSeries, workers: Sequence[str]) -> dict[str, list[Cha
         Those of its workers that have lines.
     """
     course = series.course
-    return {
-        "learning": learning_charts([course], _metrics(series)),
-        "workers": [*worker_charts(course, workers), sent_chart([course])],
-    }
+    learning = learning_charts([course], _metrics(series))
+    return [*learning, *worker_charts(course, workers), sent_chart([course])]
 
 
 def worker_names(series: RunSeries) -> tuple[list[str], int]:

@@ -73,9 +73,8 @@ def test_the_page_has_all_of_both_runs(report, simulated):
     assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", page)
 
 
-def test_the_page_has_the_charts_that_are_no_constant(report):
+def test_the_page_has_all_charts_that_are_not_zero(report):
     assert report.read_text().count("<figure>") == 12
-    assert "Always the same: Batch size 32; " in read(report)  # of Elastic SGD
 
 
 def test_the_level_and_the_metric_may_be_chosen(simulated, tmp_path):
