@@ -88,7 +88,7 @@ training.epochs=0.5 | evaluation.training_loss=true evaluation.k=[2,4] | trainin
 | training.target=0.05 | training.minutes=0.001 | strategy.rule=paper strategy.norm=literal
 strategy.renormalize=false | strategy.momentum=0.0 strategy.perturbation_threshold=1e9 |
 strategy.batch_initial=16 strategy.batch_min=4 strategy.beta=4.0 | strategy.weighting=rows |
-strategy.merge=step | strategy.local_steps=2 | strategy.restart_every=1 | strategy.staleness=0 |
+strategy.merge=step | strategy.local_steps=2 | strategy.staleness=0 |
 strategy.lr_rows=batch | strategy.per_thread=true | cluster.device=cuda"""
 SIMULATED = """adaptive-sgd --compare elastic static --speeds 1,0.5 |
 elastic --compare elastic --cost 1e-3,1e-4,1e-6 --jitter 0.2 --bandwidth 10MB/s --latency 1e-3

@@ -41,6 +41,7 @@ REMOVED = {  # run files, strategies, keys by class and values, and what takes t
     "leave it out",
     "SamplingConfig.weighted": "drawn labels count 1, which ranks better; leave it out",
     "CombineConfig.overlap": "merges by a `quorum` do not wait either; leave it out",
+    "Config.restart_every": "replicas go on from mega-batch to mega-batch; leave it out",
     "TreeSpec.solver": "nodes are fitted by dual coordinate descent; leave it out",
     "TreeSpec.lr": "nodes are fitted by dual coordinate descent; leave it out",
     "TreeSpec.last_lr": "nodes are fitted by dual coordinate descent; leave it out",

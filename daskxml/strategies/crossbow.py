@@ -14,11 +14,9 @@ b, lr   ``batch_max``, ``lr``  of every learner
 ======  =====================  ============================================================
 
 After every batch ``c_j = alpha (w_j - z)``, ``w_j -= c_j`` and ``z += sum_j c_j + mu (z - z')``,
-``z'`` being the average model one batch before. Restarting the algorithm, replicas becoming the
-average model, is what the paper does when the learning rate changes; Ma et al. 2021 (section 5.2.1)
-find that replicas diverge, and that there is no rule for when to recalibrate them. Deviations: one
-learner for each worker, and all synchronize after every batch; a restart comes every so many
-mega-batches (``restart_every``), and keeps z'.
+``z'`` being the average model one batch before. Deviations: one learner for each worker, and all
+synchronize after every batch; the algorithm is not restarted, replicas becoming the average model,
+when the learning rate changes: Ma et al. 2021 (section 5.2.1) find no rule for when to do so.
 """
 
 from __future__ import annotations
@@ -42,13 +40,10 @@ class Config(BatchConfig):
         alpha; 0 stands for 1 / N.
     momentum
         mu.
-    restart_every
-        Mega-batches between two restarts from the average model; 0 is never.
     """
 
     pull: float = bounded(0.0, low=0, high=1)
     momentum: float = bounded(0.9, low=0, below=1)
-    restart_every: int = bounded(0, low=0)
 
 
 class Crossbow(GangStrategy):
@@ -57,18 +52,9 @@ class Crossbow(GangStrategy):
     averages = True
     config: Config
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.keeps_replicas = config.restart_every != 1  # else the merge restarts them
-
     def pattern(self, state: MegabatchState) -> SyncPattern:
         """Correct learners and average model after every batch."""
-        config, every, merges = self.config, self.config.restart_every, state.merges
-        is_due = every > 0 and merges > 0 and merges % every == 0
-        return Averaging(
-            pull=config.pull or 1.0 / len(active(state)),
-            momentum=config.momentum,
-            restarts=state.is_untouched and is_due,
-        )
+        pull = self.config.pull or 1.0 / len(active(state))
+        return Averaging(pull, self.config.momentum)
 
     Config = Config  # at the end, where it hides nothing

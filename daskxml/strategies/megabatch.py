@@ -111,10 +111,9 @@ class Strategy:
     ----------
     is_joint
         All workers change one common model between merges, so a loss undoes the work of all.
-    keeps_replicas
-        Replicas stay what they are after a merge, instead of becoming the global model.
     averages
-        A merge broadcasts the average model of `Averaging`, with the one before it.
+        A merge broadcasts the average model of `Averaging`, with the one before it, and replicas
+        stay what they are instead of becoming the global model.
     shares_optimizer
         Every worker's optimizer must hold the same state: a merge broadcasts it.
     shares_model
@@ -133,7 +132,6 @@ class Strategy:
     """
 
     is_joint: bool = False
-    keeps_replicas: bool = False
     averages: bool = False
     shares_optimizer: bool = False
     shares_model: bool = False

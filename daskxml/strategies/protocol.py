@@ -235,13 +235,11 @@ class Averaging:
     """CROSSBOW: after every batch replicas are pulled to the average model, and it to them.
 
     With ``w`` a replica, ``z`` the average model and ``c = pull * (w - z)``: ``w -= c`` and
-    ``z += sum of all c + momentum * (z - previous z)``. ``restarts``: replicas begin this gang as
-    the average model.
+    ``z += sum of all c + momentum * (z - previous z)``.
     """
 
     pull: float
     momentum: float
-    restarts: bool
 
 
 SyncPattern = Mirrored | Central | Asynchronous | LocalSteps | Averaging

@@ -273,11 +273,6 @@ class MegabatchState:
     batches: int = 0
     waited_s: float = 0.0
 
-    @property
-    def is_untouched(self) -> bool:
-        """Whether nothing of this mega-batch was given out."""
-        return not any(w.rows or w.leases or w.quota_rows for w in self.members.values())
-
 
 def present(members: Mapping[str, WorkerState]) -> dict[str, WorkerState]:
     """Return the workers that are not late."""

@@ -218,8 +218,6 @@ def _averaging(role: Role, pattern: Averaging) -> Program[WorkStats]:
     if role.command.begins:
         kernels.copy(worker.array("center"), worker.current)
         kernels.copy(worker.array("center before"), worker.previous)
-    if pattern.restarts:
-        kernels.copy(flat, worker.array("center"))
     for step in range(role.command.steps):
         batch = role.batch(step)
         center, before = worker.array("center"), worker.array("center before")

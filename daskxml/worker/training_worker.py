@@ -214,7 +214,7 @@ class TrainingWorker:
             else:
                 self.current, self.previous, self.scratch = models
             self.generation = generation
-            if not (settings.strategy.keeps_replicas or settings.steps_in_place):
+            if not (settings.strategy.averages or settings.steps_in_place):
                 self.kernels.copy(self.replica.flat, self.current)
             if settings.state_on_merge == "reset":
                 self.replica.optimizer.reset()
@@ -277,7 +277,7 @@ class TrainingWorker:
     def local_state(self) -> dict[str, Array]:
         """Return copies of the arrays that differ from worker to worker, for a checkpoint."""
         state: dict[str, Array] = {}
-        if self.settings.strategy.keeps_replicas:
+        if self.settings.strategy.averages:
             state["replica"] = self.replica.flat
         if self.settings.state_on_merge != "reset":
             state |= _prefixed("optimizer", self.replica.optimizer.state())
@@ -337,7 +337,7 @@ class TrainingWorker:
     def global_model(self) -> Iterator[Replica]:
         """Set the replica to the global model while the context is open."""
         settings = self.settings
-        if not settings.strategy.keeps_replicas:
+        if not settings.strategy.averages:
             yield self.replica
             return
         kept = self.array("kept")

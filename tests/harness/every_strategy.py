@@ -12,7 +12,6 @@ CASES = dict[str, dict[str, object]].fromkeys(STRATEGIES, {}) | {
     "static, by step": {"merge": "step"},
     "mirrored, whole batches": {"divide": False},
     "asynchronous, bounded": {"staleness": 2},
-    "crossbow, restarted": {"restart_every": 1},
     "adasum, 3 local steps": {"local_steps": 3},
     "hogbatch, by thread": {"per_thread": True, "lease_s": 0.0},
     "adaptive-hogbatch, one batch a lease": {"lease_s": 0.0, "beta": 0.5},

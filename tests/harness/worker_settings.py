@@ -10,7 +10,7 @@ from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
 STRATEGIES = {
     "": {"name": "adaptive-sgd"},
     "shares_model": {"name": "hogbatch"},
-    "averages": {"name": "crossbow", "restart_every": 2},
+    "averages": {"name": "crossbow"},
     "is_joint": {"name": "mirrored"},
 }
 DATA, SLOT = DataFacts.__dataclass_fields__, WorkerSlot.__dataclass_fields__

@@ -17,7 +17,7 @@ from harness.virtual_cluster import VirtualCluster
 SPEEDS = {"a": 100.0, "b": 92.0, "c": 76.0}
 PHASES = ("idle", "train", "merge")
 FLAGS = (
-    "is_joint", "keeps_replicas", "averages", "shares_optimizer", "shares_model",
+    "is_joint", "averages", "shares_optimizer", "shares_model",
 )  # fmt: skip
 RULES = {"mean", "sum", "adasum"}
 every_case = pytest.mark.parametrize("case", CASES)
@@ -249,7 +249,6 @@ def test_wrong_batches_are_refused(case, changes, message):
         ("asynchronous", {"staleness": -2}, "staleness = -2: must be at least -1"),
         ("crossbow", {"pull": 1.5}, "pull = 1.5: must be from 0 to 1"),
         ("crossbow", {"momentum": 1.0}, "momentum = 1.0: must be at least 0, below 1"),
-        ("crossbow", {"restart_every": -1}, "restart_every = -1: must be at least 0"),
         ("adasum", {"local_steps": 0}, "local_steps = 0: must be at least 1"),
         ("hogbatch", {"lease_s": -1.0}, "lease_s = -1.0: must be from 0 to 1.0"),
         ("cpu-gpu-hogbatch", {"pool_batch": 0}, "pool_batch = 0: must be at least 1"),

@@ -13,7 +13,6 @@ from daskxml.strategies.protocol import (
     Begin,
     Central,
     LocalSteps,
-    Merged,
     Mirrored,
     Part,
     Started,
@@ -117,33 +116,10 @@ def test_learners_are_drawn_by_one_nth():
     machine = make("crossbow", lr=0.5)
     _, gang = begun(machine, "a", "b", "c", "d")
     assert gang.parts["d"] == Part(128, 64, 0.5)
-    assert gang.pattern == Averaging(pull=0.25, momentum=0.9, restarts=False)
+    assert gang.pattern == Averaging(pull=0.25, momentum=0.9)
     assert machine.averages
-    assert machine.keeps_replicas
     _, gang = begun(make("crossbow", pull=0.1, momentum=0.5), "a", "b")
-    assert gang.pattern == Averaging(pull=0.1, momentum=0.5, restarts=False)
-
-
-def test_the_average_model_is_restarted_from_at_the_first_gang_of_every_so_many_megabatches():
-    machine = make("crossbow", restart_every=2)
-    state, _ = machine.step(machine.initial_state(), Started(("a", "b")))
-    restarts = []
-    for _ in range(5):
-        state, commands = machine.step(state, Begin())
-        while isinstance(gang := commands[0], Work):
-            restarts.append(gang.pattern.restarts)
-            rows = {name: share.rows for name, share in gang.parts.items()}
-            updates = {name: share.rows // 64 for name, share in gang.parts.items()}
-            done = WorkDone(1.0 * updates["a"], rows, updates, {"a": 1.0, "b": 1.0})
-            state, commands = machine.step(state, done)
-        state, _ = machine.step(state, Merged())
-    # four steps of two batches to a mega-batch: a gang of two at first, later one for each second
-    one = [False] * 4
-    assert restarts == [False] * 3 + one + [True, *one[1:]] + one + [True, *one[1:]]
-
-
-def test_a_restart_at_every_merge_is_the_merges_own():
-    assert not make("crossbow, restarted").keeps_replicas
+    assert gang.pattern == Averaging(pull=0.1, momentum=0.5)
 
 
 # --------------------------------------------------------------------- adasum

@@ -114,7 +114,7 @@ def test_crossbow_as_the_paper_writes_it():
     group = make_workers(3, kind="averages")
     plain = make_workers(3)
     rows, sizes = [30, 30, 30], [10, 10, 10]
-    gang = make_gang(Averaging(pull, momentum, restarts=False), rows, sizes)
+    gang = make_gang(Averaging(pull, momentum), rows, sizes)
     run_gang(group, gang)
     center = np.array(plain[0].current, dtype=np.float64)
     before = center.copy()
@@ -136,18 +136,6 @@ def test_crossbow_as_the_paper_writes_it():
         close(worker.current, center)
         close(worker.previous, before)
         np.testing.assert_array_equal(worker.replica.flat, replica)  # they live on
-
-
-def test_a_crossbow_that_restarts_begins_as_the_average():
-    group = make_workers(2, kind="averages")
-    run_gang(group, make_gang(Averaging(0.25, 0.0, restarts=False), [20, 20], [10, 10]))
-    merge(group, [1.0, 0.0])
-    fresh = make_workers(2, kind="averages")
-    for worker in fresh:
-        worker.set_model(group[0].current, group[0].previous, 1)
-    for those, restarts in ((group, True), (fresh, False)):
-        run_gang(those, make_gang(Averaging(0.25, 0.0, restarts), [20, 20], [10, 10], first=40))
-    np.testing.assert_array_equal(group[1].replica.flat, fresh[1].replica.flat)
 
 
 @pytest.mark.parametrize("rule", ["mean", "sum", "adasum"])
