@@ -76,11 +76,10 @@ def adasum_linear(own: Vector, ranks: int) -> Program[dict[str, float]]:
     slices = _Slices(own, ranks)
     grams = yield from slices.exchange()
     gathered = yield from all_gather(own.rank, range(ranks), grams)
-    grams = _sum(gathered)
-    factors = factors_along(chain(range(ranks)), grams)
+    factors, orthogonality = _solved(slices.layers.names, gathered)
     yield from slices.gather(factors)
     yield Flush()
-    return _orthogonality(slices.layers.names, grams, factors)
+    return orthogonality
 
 
 class _Slices:
@@ -209,12 +208,10 @@ def _norms(factors: Array, grams: Array) -> Array:
     return np.where(norms > _NOISE * terms, norms, 0.0)
 
 
-@np.errstate(invalid="ignore")
-def _sum(grams: Sequence[Array]) -> Array:
-    return sum(grams)
-
-
 @np.errstate(invalid="ignore", over="ignore")
-def _orthogonality(names: Sequence[str], grams: Array, factors: Array) -> dict[str, float]:
+def _solved(names: Sequence[str], gathered: Sequence[Array]) -> tuple[Array, dict[str, float]]:
+    """Return the factors of all vectors, and the orthogonality of every layer."""
+    grams = sum(gathered)
+    factors = factors_along(chain(range(len(gathered))), grams)
     norms = np.einsum("li,lij,lj->l", factors, grams, factors)
-    return norm_ratios(names, norms, np.einsum("lii->l", grams))
+    return factors, norm_ratios(names, norms, np.einsum("lii->l", grams))
