@@ -184,7 +184,10 @@ class Optimizer:
             return
         rule, rate = self._rules[name], lr * self._config.lr_factor(name)
         target = self._slice(name, rows)
-        if not rule.fused_product(target, left, right, rate, scale):
+        if rule.is_fused:
+            keep = rule.keep(target, rate)
+            self._kernels.gemm(target.weight, left.T, right, -rate * scale, keep)
+        else:
             self._update_by_product(rule, target, left, right, rate, scale=scale)
 
     def in_place(self, name: str, lr: float) -> InPlace | None:
@@ -219,13 +222,11 @@ class Optimizer:
     ) -> None:
         """Apply ``x[rows].T @ delta``, a segment's part; zero for features that are not in use."""
         self._lr = lr
-        rate = lr * self._config.lr_factor(name)
-        target = self._slice(name)
-        if not self._needs_all(name) and self._rules[name].fused_sparse_product(
-            target, x, rows, delta, rate, drop
-        ):
-            return
-        self._sparse_gradient(name).add(x, rows, delta, drop)
+        if self._is_fused(name):
+            rate = lr * self._config.lr_factor(name)
+            self._kernels.sparse_update(self._slice(name).weight, x, rows, delta, -rate, drop)
+        else:
+            self._sparse_gradient(name).add(x, rows, delta, drop)
 
     def end_step(self) -> None:
         """Apply the gradients that were collected."""
@@ -311,7 +312,10 @@ class Optimizer:
             gradient.clear()
 
     def _is_fused(self, name: str) -> bool:
-        """Whether gradients are applied to this parameter without being materialized."""
+        """Whether gradients are applied to this parameter without being materialized.
+
+        Those of the first layer are not, with weight decay, which each row has once a step.
+        """
         decays = name == FIRST_LAYER and self._config.weight_decay > 0.0
         return self._rules[name].is_fused and not (self._needs_all(name) or decays)
 

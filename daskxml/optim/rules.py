@@ -59,8 +59,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from daskxml.core.arrays import Array, Csr
-from daskxml.kernels import AdamStep, Drop, Kernels, RowGradient
+from daskxml.core.arrays import Array
+from daskxml.kernels import AdamStep, Kernels, RowGradient
 from daskxml.optim.config import OptimizerConfig
 
 
@@ -124,8 +124,8 @@ class Rule(ABC):
     is_layerwise
         Whether a step needs the whole gradient of a layer at once.
     is_fused
-        Whether `fused_product` takes every product, and, without weight decay,
-        `fused_sparse_product` too.
+        Whether a step adds multiples of the gradient to the weights and does nothing else but
+        weight decay: a gradient that is a product is then not materialized.
     """
 
     moments: ClassVar[tuple[str, ...]] = ()
@@ -147,18 +147,6 @@ class Rule(ABC):
     def update(self, target: ParameterSlice, gradient: RowGradient, lr: float, step: int) -> None:
         """Change ``target`` by a gradient of all or some of its rows, in step ``step`` from 1."""
 
-    def fused_product(
-        self, target: ParameterSlice, left: Array, right: Array, lr: float, scale: float = 1.0
-    ) -> bool:
-        """Apply ``scale * left.T @ right`` without materializing it; False if not supported."""
-        return False
-
-    def fused_sparse_product(
-        self, target: ParameterSlice, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop
-    ) -> bool:
-        """Apply ``x[rows].T @ delta`` without materializing it; False if not supported."""
-        return False
-
     def decay(self, target: ParameterSlice) -> float:
         """Return the weight decay of a target."""
         return self.config.weight_decay if target.is_matrix else 0.0
@@ -177,11 +165,9 @@ class Sgd(Rule):
     >>> import numpy as np
     >>> from daskxml.kernels import get_kernels
     >>> from daskxml.optim import OptimizerConfig
-    >>> weight = np.zeros((1, 3), np.float32)
+    >>> weight, gradient = np.zeros((1, 3), np.float32), np.full((1, 3), 4.0, np.float32)
     >>> sgd = Sgd(OptimizerConfig(), get_kernels("cpu", 1))
-    >>> left, right = np.ones((4, 1), np.float32), np.ones((4, 3), np.float32)
-    >>> sgd.fused_product(ParameterSlice(weight, (), True), left, right, lr=0.5)
-    True
+    >>> sgd.update(ParameterSlice(weight, (), True), RowGradient(gradient), lr=0.5, step=1)
     >>> weight
     array([[-2., -2., -2.]], dtype=float32)
     """
@@ -191,22 +177,6 @@ class Sgd(Rule):
     def update(self, target: ParameterSlice, gradient: RowGradient, lr: float, step: int) -> None:
         """``w = keep * w - lr * g``."""
         self.kernels.sgd_rows(target.weight, gradient, lr, self.keep(target, lr))
-
-    def fused_product(
-        self, target: ParameterSlice, left: Array, right: Array, lr: float, scale: float = 1.0
-    ) -> bool:
-        """One matrix product into the weights."""
-        self.kernels.gemm(target.weight, left.T, right, -lr * scale, self.keep(target, lr))
-        return True
-
-    def fused_sparse_product(
-        self, target: ParameterSlice, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop
-    ) -> bool:
-        """Accumulate in the weights; not with weight decay, which each row has once a step."""
-        if self.decay(target):
-            return False
-        self.kernels.sparse_update(target.weight, x, rows, delta, -lr, drop)
-        return True
 
 
 class Momentum(Rule):
@@ -325,24 +295,16 @@ class Lamb(Adam):
     def update(self, target: ParameterSlice, gradient: RowGradient, lr: float, step: int) -> None:
         """Update the moments, compare the norms, update the weights."""
         adam = self.constants(target, lr, step)
-        norms = self._update_moments(target, gradient, adam)
+        first, second = target.moments
+        count = int(gradient.values.shape[0])
+        self.reserve(count)
+        norms = self._norms[: 2 * count].reshape(2, count)  # of every row, squared
+        self.kernels.lamb_moments(norms, target.weight, first, second, gradient, adam)
         if target.is_matrix:
             self.kernels.lamb_trust(self._trust, norms)
         else:
             self.kernels.fill(self._trust, 1.0)
-        first, second = target.moments
         self.kernels.lamb_rows(target.weight, first, second, gradient, adam, self._trust)
-
-    def _update_moments(
-        self, target: ParameterSlice, gradient: RowGradient, adam: AdamStep
-    ) -> Array:
-        """Update the moments; return the squares of the norms of every row, ``(2, rows)``."""
-        count = int(gradient.values.shape[0])
-        self.reserve(count)
-        norms = self._norms[: 2 * count].reshape(2, count)
-        first, second = target.moments
-        self.kernels.lamb_moments(norms, target.weight, first, second, gradient, adam)
-        return norms
 
 
 class RowRms(Adam):
