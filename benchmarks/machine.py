@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from daskxml.core.hardware import find_gpus
-from daskxml.records.environment import describe, versions
+from daskxml.core.hardware import find_gpus, versions
+from daskxml.records.environment import describe
 
 RESULTS = Path(os.environ.get("DASKXML_RESULTS") or Path(__file__).parent / "results")
 PACKAGES = ("numpy", "scipy", "numba", "dask", "distributed", "torch", "scikit-learn", "napkinxc")

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from daskxml.records.environment import versions
+from daskxml.core.hardware import versions
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 

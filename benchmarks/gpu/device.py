@@ -12,9 +12,9 @@ import numpy as np
 
 from daskxml.core.arrays import Csr, Partition
 from daskxml.core.errors import ConfigError
-from daskxml.core.hardware import find_gpus
+from daskxml.core.hardware import find_gpus, versions
 from daskxml.kernels import get_kernels
-from daskxml.records.environment import describe, versions
+from daskxml.records.environment import describe
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,10 +90,10 @@ def examine_python() -> Iterator[Finding]:
 
 def examine_packages() -> Iterator[Finding]:
     """Yield versions, then what is missing or does not load; `pip check` knows what clashes."""
-    versions = {name: found for name in IMPORTED if (found := installed(name))}
+    versions = hardware.versions(IMPORTED)
     present = ", ".join(f"{name} {version}" for name, version in versions.items())
     yield Finding("packages", present or "none")
-    if not installed("daskxml"):
+    if not hardware.versions(["daskxml"]):
         yield Finding("packages", "daskxml is not installed", "problem", "pip install .")
     elif missing := " ".join(name for name in REQUIRED if name not in versions):
         yield Finding("packages", f"not installed: {missing}", "problem", f"pip install {missing}")
@@ -111,14 +110,6 @@ def import_problems(topic: str, name: str, module: str, package: str) -> list[Fi
         problem = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     remedy = f"pip install --force-reinstall {package}"
     return [Finding(topic, f"{name} does not load: {problem}", "problem", remedy)]
-
-
-def installed(name: str) -> str:
-    """Return a package's version; "" if it is not installed."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def examine_cores() -> Iterator[Finding]:

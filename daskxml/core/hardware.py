@@ -239,15 +239,9 @@ def installed_cupy() -> tuple[int, ...]:
 
     A package named ``cupy`` is conda's or was built from source: it fits this machine's driver.
     """
-    found = tuple(cuda for cuda, name in CUPY.items() if _is_installed(name))
-    return found or ((fitting_cuda(driver_cuda()),) if _is_installed("cupy") else ())
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        return bool(metadata.version(name))
-    except metadata.PackageNotFoundError:
-        return False
+    present = versions(["cupy", *CUPY.values()])
+    found = tuple(cuda for cuda, name in CUPY.items() if name in present)
+    return found or ((fitting_cuda(driver_cuda()),) if present else ())
 
 
 def cuda_problem(driver: tuple[int, int], cupy: Sequence[int]) -> str:
@@ -309,3 +303,18 @@ def _nvidia_smi(*options: str) -> str:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those packages that are installed.
+
+    Examples
+    --------
+    >>> versions(["numpy", "no-such-package"]) == {"numpy": metadata.version("numpy")}
+    True
+    """
+    found = {}
+    for name in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found

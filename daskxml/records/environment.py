@@ -7,7 +7,6 @@ Under ``workers`` it has those of the workers since that start, by their names: 
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import platform
@@ -75,7 +74,7 @@ def describe_machine() -> dict[str, Any]:
     """
     return {
         "python": platform.python_version(),
-        "packages": versions(PACKAGES),
+        "packages": hardware.versions(PACKAGES),
         "os": platform.platform(),
         "cpu": hardware.cpu_name(),
         "memory_gib": round(hardware.memory_bytes() / 2**30, 1),
@@ -97,23 +96,6 @@ def read_starts(directory: Path) -> list[dict[str, Any]]:
     """Return the starts of a run, oldest first; none where there is no readable record."""
     starts = read_json(directory / ENVIRONMENT_FILE, list) or []
     return starts if all(isinstance(start, dict) for start in starts) else []
-
-
-def versions(packages: Sequence[str]) -> dict[str, str]:
-    """Return the versions of those packages that are installed.
-
-    Examples
-    --------
-    >>> versions(["numpy", "no-such-package"]) == {"numpy": importlib.metadata.version("numpy")}
-    True
-    """
-    found = {}
-    for name in packages:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def _commit() -> str | None:
