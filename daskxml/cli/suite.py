@@ -21,7 +21,7 @@ from daskxml.cli.arguments import build_parser
 from daskxml.config import load_run_config
 from daskxml.config.toml import decode, read_toml, suggestion
 from daskxml.core.errors import ConfigError
-from daskxml.core.fields import bounded, check_ranges, size
+from daskxml.core.fields import Checked, bounded, size
 from daskxml.core.files import packaged
 from daskxml.data.settings import load_card, verify_file
 from daskxml.data.synthetic import SyntheticSpec, write_xml
@@ -34,19 +34,16 @@ Rows = dict[str, Any] | str  # the settings of a run with a data set, or why the
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(Checked):
     """``[suite]``: its title; the minutes of each run by the clock, and memory of its processes."""
 
     title: str = ""
     minutes: float = bounded(30.0, above=0)
     memory: int = size("4GiB")
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Matrix:
+class Matrix(Checked):
     """``[[matrix]]``: a run for every combination of run file, data, workers, seed and executor.
 
     Attributes
@@ -83,7 +80,7 @@ class Matrix:
     target: float = bounded(0.0, low=0, high=1)
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         for name in ("run", "data", "workers", "seeds", "executors"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):

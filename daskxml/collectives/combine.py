@@ -40,14 +40,14 @@ from daskxml.collectives.adasum_tree import adasum_tree
 from daskxml.collectives.messages import Program
 from daskxml.collectives.ring import all_reduce
 from daskxml.core.arrays import Array
-from daskxml.core.fields import bounded, check_ranges
+from daskxml.core.fields import Checked, bounded
 from daskxml.kernels import Kernels
 
 Rule = Literal["auto", "mean", "sum", "adasum"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CombineConfig:
+class CombineConfig(Checked):
     """The rule by which arrays of several workers become one.
 
     Attributes
@@ -89,9 +89,6 @@ class CombineConfig:
     outer_momentum: float = bounded(0.9, low=0, below=1)
     quorum: float | Literal["auto"] = bounded("auto", above=0, high=1, words=("auto",))
     grace: float | Literal["auto"] = bounded("auto", low=0.01, words=("auto",))
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
 
 def combine_changes(

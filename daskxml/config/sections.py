@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from daskxml.core.errors import ConfigError
-from daskxml.core.fields import bounded, check_ranges, size
+from daskxml.core.fields import Checked, bounded, size
 from daskxml.core.hardware import memory_bytes
 
 LONGEST_NAME = 100
@@ -41,7 +41,7 @@ def metric_rank(metric: str, name: str = "metric") -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSection:
+class RunSection(Checked):
     """``[run]``: what is the run's own.
 
     Attributes
@@ -56,7 +56,7 @@ class RunSection:
     seed: int = bounded(0, low=0, high=2**63 - 1)
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         # It names a directory, and is shown in terminals and pages.
         if not self.name.isprintable() or "/" in self.name or len(self.name) > LONGEST_NAME:
             raise ConfigError(
@@ -67,7 +67,7 @@ class RunSection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSection:
+class TrainingSection(Checked):
     """``[training]``: when the run ends: at the first of these that is reached.
 
     Attributes
@@ -113,7 +113,7 @@ class TrainingSection:
         return metric_rank(self.target_metric, "target_metric")
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         self._check_class_weight()
         metric_rank(self.target_metric, "target_metric")
 
@@ -147,7 +147,7 @@ class TrainingSection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationSection:
+class EvaluationSection(Checked):
     """``[evaluation]``: how often (in mega-batches) and at which ranks the test rows are scored.
 
     Attributes
@@ -168,7 +168,7 @@ class EvaluationSection:
     training_loss: bool = False
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         if not self.k or list(self.k) != sorted(set(self.k)):
             raise ConfigError(
                 f"k = {list(self.k)}: must be ranks in ascending order, each once, like [1, 3, 5]",
@@ -177,7 +177,7 @@ class EvaluationSection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointSection:
+class CheckpointSection(Checked):
     """``[checkpoint]``: what a run can be resumed from.
 
     Attributes
@@ -191,12 +191,9 @@ class CheckpointSection:
     every: int = bounded(10, low=0)
     keep: int = bounded(2, low=1)
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterSection:
+class ClusterSection(Checked):
     """``[cluster]``: the local cluster that is made where no scheduler is given, and its workers.
 
     Attributes
@@ -247,7 +244,7 @@ class ClusterSection:
     device_memory_limit: float = bounded(0.8, low=0, high=1)
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         if self.pool_threads and not self.pools:
             raise ConfigError(
                 f"pool_threads = {self.pool_threads}: there is no pool, give pools = 1 too, or 0",
@@ -332,7 +329,7 @@ class PipelineSection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuSection:
+class GpuSection(Checked):
     """``[gpu]``: how workers with a GPU compute; CPUs always have float32 throughout.
 
     Attributes
@@ -348,6 +345,3 @@ class GpuSection:
 
     exact: bool = False
     output_dtype: Literal["float32", "float16"] = "float32"
-
-    def __post_init__(self) -> None:
-        check_ranges(self)

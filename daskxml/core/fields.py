@@ -37,7 +37,7 @@ def bounded(
     below: float | None = None,
     words: tuple[str, ...] = (),
 ) -> Any:
-    """Give a dataclass field a default and a range, both checked by `check_ranges`.
+    """Give a field of a `Checked` dataclass a default and a range.
 
     Parameters
     ----------
@@ -53,10 +53,8 @@ def bounded(
     Examples
     --------
     >>> @dataclasses.dataclass(frozen=True, kw_only=True)
-    ... class Oven:
+    ... class Oven(Checked):
     ...     shelves: int = bounded(2, low=1)
-    ...     def __post_init__(self):
-    ...         check_ranges(self)
     >>> Oven(shelves=0)
     Traceback (most recent call last):
     daskxml.core.errors.ConfigError: shelves = 0: must be at least 1
@@ -65,10 +63,11 @@ def bounded(
     return dataclasses.field(default=default, metadata=limits)
 
 
-def check_ranges(section: Any) -> None:
-    """Refuse a dataclass with a field outside the range of `bounded`, or none of its `Literal`.
+class Checked:
+    """The base of dataclasses that refuse a value out of the range that its field states.
 
-    A field of type int takes whole numbers only, and no field a truth value for a number.
+    A field has the range of `bounded`, or the values of its `Literal`. One of type int takes whole
+    numbers only, and none a truth value for a number.
 
     Raises
     ------
@@ -78,25 +77,27 @@ def check_ranges(section: Any) -> None:
     Examples
     --------
     >>> @dataclasses.dataclass(frozen=True, kw_only=True)
-    ... class Oven:
+    ... class Oven(Checked):
     ...     heat: Literal["air", "top"] = "air"
-    >>> check_ranges(Oven(heat="gas"))
+    >>> Oven(heat="gas")
     Traceback (most recent call last):
     daskxml.core.errors.ConfigError: heat = 'gas': must be one of 'air', 'top'
     """
-    section_type: Any = type(section)
-    hints = type_hints(section_type)
-    for field in dataclasses.fields(section):
-        value, hint = getattr(section, field.name), hints[field.name]
-        shown = f"{field.name} = {repr(value) if isinstance(value, str) else value!s:.60}"
-        if get_origin(hint) is Literal and value not in get_args(hint):
-            choices = ", ".join(map(repr, get_args(hint)))
-            raise ConfigError(f"{shown}: must be one of {choices}", field.name)
-        if "low" not in field.metadata:
-            continue
-        for number in value if isinstance(value, tuple) else (value,):
-            if problem := _problem(number, hint, field.metadata):
-                raise ConfigError(f"{shown}: must be {problem}", field.name)
+
+    def __post_init__(self) -> None:
+        kind: Any = type(self)
+        hints = type_hints(kind)
+        for field in dataclasses.fields(kind):
+            value, hint = getattr(self, field.name), hints[field.name]
+            shown = f"{field.name} = {repr(value) if isinstance(value, str) else value!s:.60}"
+            if get_origin(hint) is Literal and value not in get_args(hint):
+                choices = ", ".join(map(repr, get_args(hint)))
+                raise ConfigError(f"{shown}: must be one of {choices}", field.name)
+            if "low" not in field.metadata:
+                continue
+            for number in value if isinstance(value, tuple) else (value,):
+                if problem := _problem(number, hint, field.metadata):
+                    raise ConfigError(f"{shown}: must be {problem}", field.name)
 
 
 @cache

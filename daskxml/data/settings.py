@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from daskxml.core.errors import ConfigError, InputError
-from daskxml.core.fields import bounded, check_ranges, size
+from daskxml.core.fields import Checked, bounded, size
 from daskxml.core.files import packaged
 from daskxml.data.synthetic import SyntheticSpec
 
@@ -35,7 +35,7 @@ MISSING = "texts need scikit-learn: pip install 'daskxml[sklearn]'"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSection:
+class DataSection(Checked):
     """``[data]``: which files, how they are written, and how they are on the workers.
 
     Attributes
@@ -99,9 +99,6 @@ class DataSection:
     propensity_a: float = bounded(0.55, low=0, high=10)
     propensity_b: float = bounded(1.5, low=0, high=100)
     validation: float = bounded(0.0, low=0, below=1)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +230,7 @@ def _card(table: Mapping[str, Any]) -> DatasetCard:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextSettings:
+class TextSettings(Checked):
     """``[text]``: how words are found, which are kept, and what they weigh.
 
     Attributes
@@ -281,7 +278,7 @@ class TextSettings:
     n_features: int = bounded(0, low=0, high=2**31 - 1)
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         for name in ("min_df", "max_df"):
             value = getattr(self, name)
             if isinstance(value, bool) or not (value >= 1 if _is_count(value) else 0 <= value <= 1):

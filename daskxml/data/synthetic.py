@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from daskxml.core.arrays import Csr, Partition
-from daskxml.core.fields import bounded, check_ranges
+from daskxml.core.fields import Checked, bounded
 from daskxml.core.files import replacing
 
 BLOCK_ROWS = 4096
@@ -28,7 +28,7 @@ SplitName = Literal["train", "test"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyntheticSpec:
+class SyntheticSpec(Checked):
     """The generator's parameters.
 
     Attributes
@@ -60,9 +60,6 @@ class SyntheticSpec:
     prototype_features: int = bounded(12, low=1)
     noise: float = bounded(0.5, low=0, high=1)
     seed: int = bounded(0, low=0)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     def rows_of(self, split: SplitName) -> int:
         """Return the number of rows of one of the two files."""

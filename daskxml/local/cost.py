@@ -16,7 +16,7 @@ from typing import Any
 
 from daskxml.config import RunConfig
 from daskxml.core.errors import ConfigError
-from daskxml.core.fields import bounded, check_ranges
+from daskxml.core.fields import Checked, bounded
 from daskxml.data.order import derive_key
 from daskxml.models.kinds import TRAINED
 from daskxml.models.protocol import Spec
@@ -44,7 +44,7 @@ def whole_ticks(seconds: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CostModel:
+class CostModel(Checked):
     """Seconds of a batch on a worker of speed 1: ``fixed + per row + per non-zero``, with jitter.
 
     Attributes
@@ -74,7 +74,7 @@ class CostModel:
     storage_bytes_s: float = bounded(1e9, above=0)
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         if not (self.fixed_s or self.per_row_s or self.per_nonzero_s):
             raise ConfigError("a batch costs no time: give at least one of its three costs")
 
@@ -84,7 +84,7 @@ class CostModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class Network(Checked):
     """What messages cost.
 
     Attributes
@@ -115,9 +115,6 @@ class Network:
     latency_s: float = bounded(1e-5, low=0)
     message_s: float = bounded(1e-4, low=0)
     machine_workers: int = bounded(0, low=0)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     def transfer_s(self, nbytes: int) -> float:
         """Return how long a message occupies a port."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from daskxml.core.arrays import Array, Csr, Partition, Segment
 from daskxml.core.errors import ConfigError, ModelError
-from daskxml.core.fields import bounded, check_ranges
+from daskxml.core.fields import Checked, bounded
 from daskxml.kernels import Kernels
 
 Arrays = Mapping[str, Any]  # a model's parameters by their names
@@ -19,7 +19,7 @@ DEFAULT_KIND = "network"  # of a run file or a stored model that names none
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spec:
+class Spec(Checked):
     """The description of a model.
 
     Attributes
@@ -41,7 +41,7 @@ class Spec:
         for name, value in list(vars(self).items()):
             if isinstance(value, list):  # from JSON or TOML
                 object.__setattr__(self, name, tuple(value))
-        check_ranges(self)
+        super().__post_init__()
 
     @property
     def parameter_count(self) -> int:

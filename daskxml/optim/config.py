@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from daskxml.core.errors import ConfigError
-from daskxml.core.fields import bounded, check_ranges
+from daskxml.core.fields import Checked, bounded
 
 _LEAST_WARMTH = 0.01  # the very first batch learns something too
 Name = Literal["sgd", "momentum", "nesterov", "adam", "lamb", "row-rms"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
+class OptimizerConfig(Checked):
     """The optimizer of every replica; the learning rate is the strategy's.
 
     Attributes
@@ -70,9 +70,6 @@ class OptimizerConfig:
     output_lr: float = bounded(1.0, above=0)
     on_merge: Literal["keep", "average", "reset"] = "keep"
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
     def rule_of(self, parameter: str) -> str:
         """Return the name of the optimizer of a parameter."""
         return self.output if self.output and is_output(parameter) else self.name
@@ -104,7 +101,7 @@ def is_output(parameter: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleConfig:
+class ScheduleConfig(Checked):
     """The factor of the learning rate as a function of the epoch.
 
     Attributes
@@ -130,9 +127,6 @@ class ScheduleConfig:
     warmup_epochs: float = bounded(0.0, low=0)
     final: float = bounded(0.0, low=0, high=1)
     decay: float = bounded(0.0, low=0)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     @property
     def needs_epochs(self) -> bool:

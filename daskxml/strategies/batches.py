@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from daskxml.core.errors import ConfigError
-from daskxml.core.fields import bounded, check_ranges
+from daskxml.core.fields import Checked, bounded
 from daskxml.strategies.state import MegabatchState
 
 FIRST, MOST = 50, 200  # batches of a mega-batch, where that is left open
@@ -30,7 +30,7 @@ _SURPRISE = 4.0  # times the measured wait that one counts, at most: a worker ma
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchConfig:
+class BatchConfig(Checked):
     """Settings of batches that every strategy has.
 
     Attributes
@@ -53,9 +53,6 @@ class BatchConfig:
     lr: float = bounded(1.0, above=0)
     batch_max: int = bounded(256, low=1)
     megabatch_batches: int | Literal["auto"] = bounded(100, low=1, words=("auto",))
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     @property
     def megabatch_rows(self) -> int:

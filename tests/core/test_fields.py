@@ -10,19 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daskxml.core.errors import ConfigError
-from daskxml.core.fields import bounded, check_ranges, parse_size, size_text
+from daskxml.core.fields import Checked, bounded, parse_size, size_text
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Oven:
+class Oven(Checked):
     """A section of settings."""
 
     shelves: int = bounded(2, low=1)
     minutes: float | Literal["auto"] = bounded("auto", above=0, words=("auto",))
     heats: tuple[int, ...] = bounded((200,), low=50)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
 
 @pytest.mark.parametrize(

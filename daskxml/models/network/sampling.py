@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ConfigError
-from daskxml.core.fields import bounded, check_ranges
+from daskxml.core.fields import Checked, bounded
 from daskxml.models.batch import BatchSegment, Updates
 from daskxml.models.network.spec import ModelSpec
 
@@ -27,7 +27,7 @@ WINNER_BITS = 3  # of a key, for each winner among 8 places
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplingConfig:
+class SamplingConfig(Checked):
     """Which labels a batch is trained on; evaluation always uses all of them.
 
     Attributes
@@ -74,7 +74,7 @@ class SamplingConfig:
     rebuild_growth: float = bounded(1.2, low=1, high=100)
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         if self.active > 1 and self.active != int(self.active):
             raise ConfigError(
                 f"active = {self.active:g}: must be a share up to 1, or a whole number of labels",
