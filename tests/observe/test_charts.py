@@ -59,9 +59,10 @@ def test_the_target_and_zero_count_for_the_range():
     [
         ((), None, True),
         ((Series(name="a", points=()),), None, True),
-        ((Series(name="a", points=()), Series(name="b", points=((0.0, 0.0),))), None, False),
+        ((Series(name="a", points=()), Series(name="b", points=((0.0, 0.0),))), None, True),
+        ((Series(name="a", points=()), Series(name="b", points=((0.0, 1.0),))), None, False),
         ((), {"a": {"x": 1.0}}, False),
     ],
 )
-def test_a_chart_without_points_and_bars_is_empty(series, bars, is_empty):
+def test_a_chart_without_bars_and_without_points_but_zeros_is_empty(series, bars, is_empty):
     assert Chart(name="c", title="", x_label="", series=series, bars=bars).is_empty == is_empty
