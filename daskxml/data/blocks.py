@@ -158,6 +158,26 @@ def pad_text(data: bytes | memoryview) -> Array:
     return padded
 
 
+def decoded(data: bytes, path: str | None = None) -> str:
+    """Return text in UTF-8.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+
+    Examples
+    --------
+    >>> decoded(b"a, \\xff")
+    Traceback (most recent call last):
+    daskxml.core.errors.InputError: is no UTF-8 text (invalid start byte); save it as UTF-8
+    """
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"is no UTF-8 text ({error.reason}); save it as UTF-8", path) from None
+
+
 def count_lines_before(block: Block) -> int:
     """The lines of a file before a block, counted by reading it again (for errors)."""
     if not block.start:

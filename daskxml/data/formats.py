@@ -32,6 +32,7 @@ from daskxml.data.blocks import (
     Header,
     count_lines_before,
     cut_lines,
+    decoded,
     expand,
     open_file,
     read_head,
@@ -247,7 +248,7 @@ def open_csv(path: str) -> tables.Lines:
     """Open a CSV with a line of column names, separated by tabs if its name ends in ``.tsv``."""
     delimiter = "\t" if path.lower().removesuffix(".gz").endswith(".tsv") else ","
     try:
-        line = _decoded(_first_line(path, TEXT_BYTES))
+        line = decoded(_first_line(path, TEXT_BYTES))
         names = [name.strip() for name in next(csv.reader([line], delimiter=delimiter), [])]
     except InputError as error:
         raise InputError(error.problem, path) from None
@@ -261,7 +262,7 @@ def _csv_batch(names: list[str], delimiter: str, lines: list[bytes], wanted: lis
     import pyarrow.csv
 
     data = b"\n".join(lines) + b"\n"
-    _decoded(data)
+    decoded(data)
     wrong: list[Any] = []
 
     def note(row: Any) -> str:
@@ -384,15 +385,8 @@ def open_documents(column: str, path: str) -> tables.Lines:
 def _document_batch(lines: list[bytes], names: list[str]) -> Any:
     import pyarrow
 
-    texts = _decoded(b"\n".join(lines)).split("\n") if lines else []
+    texts = decoded(b"\n".join(lines)).split("\n") if lines else []
     return pyarrow.table({names[0]: pyarrow.array([text.removesuffix("\r") for text in texts])})
-
-
-def _decoded(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"is no UTF-8 text ({error.reason}); save it as UTF-8") from None
 
 
 FORMATS: Mapping[str, Text | PartTable | LineTable] = {

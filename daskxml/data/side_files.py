@@ -28,7 +28,7 @@ import numpy as np
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.core.text import number_of, quoted
-from daskxml.data.blocks import errors_explained, open_file, open_text
+from daskxml.data.blocks import decoded, errors_explained, open_file, open_text
 
 ClassWeight = str | Sequence[float] | Mapping[str, float]
 Names = str | tuple[str, ...]  # the path of a file with a name on each line, or the names
@@ -112,10 +112,7 @@ def _lines(path: str) -> list[str]:
     """Return the lines of a text in UTF-8, gzipped if its name ends in ``.gz``."""
     with open_text(path) as file:
         data = file.read()
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise InputError("is no UTF-8 text; save it as UTF-8", path) from error
+    text = decoded(data, path)
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n") if text]
 
 
