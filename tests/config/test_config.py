@@ -117,7 +117,7 @@ def test_values_of_a_file_reach_their_sections(tmp_path):
         ("dashboard", "control", True, "is not a section; removed: a run is ended by `daskxml sto"),
         ("sampling", "shortlist", 9, "unknown key 'shortlist'; removed: negatives by chance are"),
         ("sampling", "model", "run", "unknown key 'model'; removed: negatives by chance are as go"),
-        ("optimizer", "name", 3, "name = 3: must be a text"),
+        ("optimizer", "name", 3, "name = 3: must be one of 'sgd', 'momentum'"),
     ],
 )
 def test_refusals_name_place_and_value(section, key, value, expected):
