@@ -93,8 +93,6 @@ class Weighted(AdaptiveSgd):
             weights = {name: weight * factor for name, weight in weights.items()}
         return replace(merge, weights=weights)
 
-    Config = Config  # at the end, where it hides nothing
-
 
 def counts_of(workers: Mapping[str, WorkerState], shares: str) -> dict[str, float]:
     """Return what replicas weigh by; rows of a late one are capped as its updates are."""

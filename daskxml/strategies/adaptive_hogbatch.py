@@ -205,5 +205,3 @@ class AdaptiveHogbatch(SharedModelStrategy):
             least = min(counts, default=0.0) / share
             members[name] = replace(members[name], total_updates=least)
         return replace(state, members=members)
-
-    Config = Config  # at the end, where it hides nothing

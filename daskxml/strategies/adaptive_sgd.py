@@ -292,5 +292,3 @@ class AdaptiveSgd(Strategy):
             name: replace(view, batch_size=members[name].batch_size, counted=members[name].updates)
             for name, view in super().view(state).items()
         }
-
-    Config = Config  # at the end, where it hides nothing

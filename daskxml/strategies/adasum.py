@@ -57,5 +57,3 @@ class AdasumSgd(GangStrategy):
     def pattern(self, state: MegabatchState) -> SyncPattern:
         """Combine changes after so many local steps."""
         return LocalSteps(self.config.local_steps)
-
-    Config = Config  # at the end, where it hides nothing

@@ -72,5 +72,3 @@ class AsynchronousSgd(GangStrategy):
         return split_batches(
             rows, self.config.batch_max, batch_shares(state, self.config.staleness)
         )
-
-    Config = Config  # at the end, where it hides nothing

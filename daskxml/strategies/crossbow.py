@@ -56,5 +56,3 @@ class Crossbow(GangStrategy):
         """Correct learners and average model after every batch."""
         pull = self.config.pull or 1.0 / len(active(state))
         return Averaging(pull, self.config.momentum)
-
-    Config = Config  # at the end, where it hides nothing

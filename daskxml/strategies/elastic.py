@@ -63,5 +63,3 @@ class ElasticSgd(QuotaStrategy):
         """Weigh every replica by 1 / N."""
         weights = proportional_weights(state.members, dict.fromkeys(state.members, 1.0))
         return Merge(weights, self.config.momentum, perturbed=False)
-
-    Config = Config  # at the end, where it hides nothing

@@ -63,8 +63,6 @@ class Hogbatch(SharedModelStrategy):
 
     config: Config
 
-    Config = Config  # at the end, where it hides nothing
-
 
 @dataclass(frozen=True, kw_only=True)
 class CpuGpuConfig(SharedConfig):
@@ -93,5 +91,3 @@ class CpuGpuHogbatch(SharedModelStrategy):
     """The state machine of CPU+GPU Hogbatch."""
 
     config: CpuGpuConfig
-
-    Config = CpuGpuConfig

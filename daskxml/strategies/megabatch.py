@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, ClassVar, get_type_hints
 
 from daskxml.strategies import quorum as by_quorum
 from daskxml.strategies.batches import BatchConfig, rate_gain, with_length
@@ -109,6 +109,8 @@ class Strategy:
 
     Attributes
     ----------
+    Config
+        The class of ``config``, by its annotation.
     is_joint
         All workers change one common model between merges, so a loss undoes the work of all.
     averages
@@ -141,6 +143,10 @@ class Strategy:
     rules: tuple[str, ...] = ("mean", "sum", "adasum")
 
     config: BatchConfig
+    Config: ClassVar[Any]
+
+    def __init_subclass__(cls) -> None:
+        cls.Config = get_type_hints(cls)["config"]
 
     def __init__(self, config: BatchConfig) -> None:
         self.config = config

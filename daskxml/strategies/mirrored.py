@@ -89,8 +89,6 @@ class MirroredSgd(GangStrategy):
             rows /= max(1, len(sizes))
         return self.config.lr * rows / self.config.batch_max
 
-    Config = Config  # at the end, where it hides nothing
-
 
 class CentralSgd(MirroredSgd):
     """Central storage: the same, but for the reduction."""

@@ -110,8 +110,6 @@ class StaticByMegabatch(QuotaStrategy):
         members = {n: replace(w, batch_size=sizes[n]) for n, w in state.members.items()}
         return replace(state, phase="train", members=members)
 
-    Config = Config  # at the end, where it hides nothing
-
 
 class StaticByStep(GangStrategy):
     """``merge = "step"``: gangs of synchronous steps, the first of equal batches."""
@@ -143,8 +141,6 @@ class StaticByStep(GangStrategy):
         is_probe = not all(worker.speed for worker in active(state).values())
         state = super().record(state, event)
         return fix_speeds(state, event) if isinstance(event, WorkDone) and is_probe else state
-
-    Config = Config
 
 
 def fix_speeds(state: MegabatchState, probe: WorkDone) -> MegabatchState:
