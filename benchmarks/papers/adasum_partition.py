@@ -182,8 +182,7 @@ def moved(moves: float, floats: int) -> Worked:
 
 def combine(gpu: Gpu, change: Array, spans: Sequence[tuple[str, int, int]]) -> Program[None]:
     """Combine changes with the counterparts on other machines."""
-    ranks = adasum_tree(Vector(gpu.machine, change, spans, KERNELS), MACHINES)
-    yield from among(ranks, gpu.peers)
+    yield from among(adasum_tree(Vector(gpu.machine, change, spans, KERNELS), MACHINES), gpu.peers)
     yield moved(ADASUM_MOVES, len(change))
 
 
