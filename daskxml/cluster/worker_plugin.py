@@ -6,6 +6,7 @@ A run's leases are executed in the order of their turns, in one task.
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 from collections import Counter
 from contextlib import ExitStack
@@ -171,10 +172,10 @@ class RunWorkerPlugin(WorkerPlugin):
             raise ClusterError(f"run {run} is not on this worker")
         return self.queues[run]
 
-    def add_lease(self, run: str, lease: Lease, fetched: Fetched | None = None) -> None:
-        """Let a lease be executed, unless the run is over here."""
+    def add_lease(self, run: str, lease: bytes, fetched: Fetched | None = None) -> None:
+        """Let a lease, pickled, be executed, unless the run is over here."""
         if run in self.queues:
-            self.queues[run].put(lease, fetched or {})
+            self.queues[run].put(pickle.loads(lease), fetched or {})
 
     async def measure(self, run: str) -> float:
         """Return the squared norm of the replica."""
@@ -182,15 +183,16 @@ class RunWorkerPlugin(WorkerPlugin):
         norm: float = await offload(worker.squared_norm)
         return norm
 
-    async def merge(
-        self, run: str, peers: ProcessGroup, command: MergeReplicas, rank: int
-    ) -> dict[str, Any]:
+    async def merge(self, run: str, merge: bytes, rank: int) -> dict[str, Any]:
         """Take part in a merge, whose result is left in ``scratch``.
 
-        The message comes twice if the connection breaks before it is answered.
+        Its group and command come pickled, twice if the connection breaks before it is answered.
         """
-        merge, result = self._merges.get(run, (None, None))
-        if result is None or merge != peers.id:
+        peers: ProcessGroup
+        command: MergeReplicas
+        peers, command = pickle.loads(merge)
+        last, result = self._merges.get(run, (None, None))
+        if result is None or last != peers.id:
             worker = self.queue_of(run).worker
             program = merge_program(worker, command, rank, peers.hosts, peers.piece_floats)
             part = self.communicator.run_programs(

@@ -13,7 +13,6 @@ from distributed import get_worker, secede
 from daskxml.cluster.worker_group import Created
 from daskxml.cluster.worker_plugin import (
     TOPIC,
-    Lease,
     LeaseQueue,
     queue_of,
     run_worker,
@@ -193,7 +192,7 @@ def execute_leases(run: str, process: str) -> None:
         get_worker().log_event(TOPIC, message | {"work": asdict(work)})
 
 
-def bring_lease(run: str, lease: Lease, spans: FetchedKeys, fetched: Sequence[Partition]) -> None:
+def bring_lease(run: str, lease: bytes, spans: FetchedKeys, fetched: Sequence[Partition]) -> None:
     """Add a lease with rows that this worker does not hold."""
     worker_plugin().add_lease(run, lease, dict(zip(spans.keys, fetched, strict=True)))
 

@@ -7,6 +7,7 @@ wait forever raises `Stuck`. Workers answer, die and come back as a `Script` say
 from __future__ import annotations
 
 import asyncio
+import pickle
 import random
 import selectors
 from collections import Counter
@@ -283,8 +284,8 @@ class FakeWorker:
             work = WorkStats(rows, 1, 1.0, rows, busy_s=0.01)
             self.dask.driver.lease_reported(WorkResult(command.number, (work,), norm))
 
-    async def bring_lease(self, run: str, lease: Any, *fetched: Any) -> None:
-        self.member.put(lease)
+    async def bring_lease(self, run: str, lease: bytes, *fetched: Any) -> None:
+        self.member.put(pickle.loads(lease))
 
     async def run_gang(self, peers: Any, command: Any, rank: int, *fetched: Any) -> WorkStats:
         member = self.member
@@ -344,11 +345,12 @@ class FakeWorker:
 
     async def daskxml_lease(self, lease: Any) -> None:
         if self._member is not None:
-            self._member.put(lease.data)
+            self._member.put(pickle.loads(lease))
 
-    async def daskxml_merge(self, peers: Any, command: Any, rank: int) -> dict[str, Any]:
-        self._commit(command.data.generation - 1)
-        await self._take_part(peers.data)
+    async def daskxml_merge(self, merge: bytes, rank: int) -> dict[str, Any]:
+        peers, command = pickle.loads(merge)
+        self._commit(command.generation - 1)
+        await self._take_part(peers)
         return {"result": ProgramResult(result={}, busy_s=0.0, sent_bytes=1)}
 
     async def daskxml_commit(self, generation: int) -> int:

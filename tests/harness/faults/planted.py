@@ -332,7 +332,7 @@ PLANTS = (
     Plant("a directory with a checkpoint under way is removed",
           "records.run_dir:RunDir._has_results", "(HISTORY_FILE, CHECKPOINTS)", "(HISTORY_FILE,)"),
     Plant("the result of a merge is sent once", "cluster.worker_plugin:RunWorkerPlugin.merge",
-          "merge != peers.id", "True",
+          "last != peers.id", "True",
           matters="result is not None and merge == peers.id"),
     Plant("a checkpoint that may not be on the disk is resumed from", "records.run_dir:RunDir.open",
           "flush(checkpoint.parent)", "pass"),
