@@ -130,14 +130,27 @@ def test_a_row_of_a_table_has_the_numbers_of_the_results_that_it_links_to(plante
     assert 'README.md: 0.648 after "|" is not in other' in capsys.readouterr().out
 
 
-def test_a_table_without_links_has_the_numbers_of_the_paragraph_before(planted, capsys):
+@pytest.mark.parametrize(
+    ("added", "changed"),
+    [
+        ("\n\n| P@1 | ms |\n|---|---|\n| 0.648 | 31 |\n\nNumbers", "0.658 | 31"),
+        (" Found:\n\n- *first*, 31 ms,\n- 0.648, 31 ms.\n\nNumbers", "0.658, 31 ms"),
+    ],
+)
+def test_what_a_paragraph_introduces_has_the_numbers_of_its_results(
+    planted, capsys, added, changed
+):
     page = planted / "README.md"
-    table = "\n\n| P@1 | ms |\n|---|---|\n| 0.648 | 31 |\n\nNumbers"
-    edit(page, "\n\nNumbers", table)
+    edit(page, "\n\nNumbers", added)
     assert results.quote(results.Index(planted)) == 0
-    edit(page, "| 0.648 |", "| 0.658 |")
+    edit(page, changed.replace("0.658", "0.648"), changed)
     assert results.check(results.Index(planted), is_release=False) == 1
-    assert 'README.md: 0.658 after "|" is not in step' in capsys.readouterr().out
+    assert re.search(r"README.md: 0.658 after .* is not in step", capsys.readouterr().out)
+
+
+def test_items_that_nothing_introduces_quote_nothing(planted):
+    edit(planted / "README.md", "\n\nNumbers", "\n\n- 0.658\n\nNumbers")
+    assert results.check(results.Index(planted), is_release=False) == 0
 
 
 def test_a_changed_result_fails(planted, capsys):

@@ -8,9 +8,9 @@
 them, the sources and data cards that they depend on, and when, where and with which commit and
 digest of those sources they were measured. ``check`` fails
 
-- where a number in a paragraph of README or ``docs`` that links to results is in none of their
-  files. Rounding, percent and thousands are understood. ``[given]`` names a page's numbers that are
-  no measurements, ``[derived]`` how others follow from numbers in the files, and ``[by_hand]``
+- where a number of README or ``docs`` beside a link to results (`quotes`) is in none of them.
+  Rounding, percent and thousands are understood. ``[given]`` names a page's numbers that are no
+  measurements, ``[derived]`` how others follow from numbers in the files, and ``[by_hand]``
   those that were computed from the files in a way that is not written down;
 - where such numbers are others than when they were last compared (``[quoted]``), since a file may
   happen to have a wrong digit, too: ``quote`` compares and notes them;
@@ -289,13 +289,17 @@ class Quote:
 def quotes(index: Index, page: Path) -> Iterator[Quote]:
     """Yield the numbers of all paragraphs that link to results.
 
-    Those of a table's row are of the results that it links to, else of those of the table, else of
-    those of the paragraph before.
+    Those of a table's row are of the results that it links to, else of those of the table. A table
+    without links has those of what stands before it, an item of a list those of what
+    introduces it with a colon.
     """
-    linked: list[Result] = []
+    linked = introduced = list[Result]()
     for paragraph in paragraphs(page.read_text("utf-8")):
-        is_table = paragraph.lstrip().startswith("|")
-        linked = index.linked(paragraph, page.parent) or (linked if is_table else [])
+        own, text = index.linked(paragraph, page.parent), paragraph.lstrip()
+        is_table, is_item = text.startswith("|"), text.startswith(("- ", "* "))
+        linked = own or (linked if is_table else introduced if is_item else [])
+        if not is_table and not is_item:
+            introduced = own if text.rstrip().endswith(":") else []
         for text in re.split(r"\n(?=\|)", paragraph) if linked else ():
             results = tuple(index.linked(text, page.parent) or linked)
             plain = re.sub(r"`[^`]*`", "", re.sub(r"\]\([^)]*\)", "]", text))
