@@ -1,6 +1,8 @@
 // What CUDA offers to a kernel, for a host compiler: every thread of a block is a fiber, which runs
 // until it waits for others, in an order that can be chosen. Blocks run one after the other. Where
 // a kernel forgets to wait, or leaves others waiting, another order shows it.
+#undef _FORTIFY_SOURCE  // whose longjmp takes another fiber's stack for an error
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -29,17 +31,24 @@ struct Barrier {
     static long* progress() { static long count; return &count; }
 };
 
-struct Fiber { ucontext_t context; std::vector<char> stack; bool is_done; Dim index; };
+// It stays for the next block: only its first step asks the operating system for anything.
+struct Fiber { jmp_buf place; std::vector<char> stack; bool is_made, is_done; Dim index; };
 
 static std::vector<Fiber> fibers;
-static ucontext_t scheduler;
+static jmp_buf scheduler;
+static void (*kernel)(void*);
+static void* operands;
 static int current, problem;
 static Barrier block;
 static Barrier warps[32];
 static long long exchanged[1024];
 
 inline void select(int i) { current = i; threadIdx = fibers[i].index; }
-inline void rest() { int i = current; swapcontext(&fibers[i].context, &scheduler); select(i); }
+inline void rest() {
+    int i = current;
+    if (!_setjmp(fibers[i].place)) _longjmp(scheduler, 1);
+    select(i);
+}
 
 inline void wait(Barrier& barrier) {
     int before = barrier.passed;
@@ -61,16 +70,35 @@ T exchange(T value, int source) {
     return found;
 }
 
-template <class F> void body(F* kernel) {
-    int own = current;
-    (*kernel)();
-    fibers[own].is_done = true;
-    for (Barrier* barrier : {&block, &warps[own / 32]}) --barrier->alive, barrier->release();
-    ++*Barrier::progress();
-    swapcontext(&fibers[own].context, &scheduler);
+inline void body() {
+    for (int own = current;; rest()) {
+        kernel(operands);
+        fibers[own].is_done = true;
+        for (Barrier* barrier : {&block, &warps[own / 32]}) --barrier->alive, barrier->release();
+        ++*Barrier::progress();
+    }
 }
 
-template <class F> void run_block(F& kernel, int threads, int order) {
+// makecontext passes no arguments: what a fiber does is in `kernel` and `operands`.
+inline void start(Fiber& fiber) {
+    static ucontext_t context;
+    fiber.is_made = true;
+    getcontext(&context);
+    context.uc_stack.ss_sp = fiber.stack.data();
+    context.uc_stack.ss_size = fiber.stack.size();
+    context.uc_link = nullptr;
+    makecontext(&context, body, 0);
+    setcontext(&context);
+}
+
+inline void step(int i) {
+    select(i);
+    if (_setjmp(scheduler)) return;
+    if (fibers[i].is_made) _longjmp(fibers[i].place, 1);
+    start(fibers[i]);
+}
+
+inline void run_block(int threads, int order) {
     block = Barrier();
     block.alive = threads;
     for (Barrier& warp : warps) warp = Barrier();
@@ -78,13 +106,9 @@ template <class F> void run_block(F& kernel, int threads, int order) {
     for (int i = 0; i < threads; ++i) {
         ++warps[i / 32].alive;
         Fiber& fiber = fibers[i];
+        fiber.is_made = fiber.is_made && fiber.is_done;  // else left in the midst of a kernel
         fiber.is_done = false;
         fiber.index = {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
-        getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = fiber.stack.data();
-        fiber.context.uc_stack.ss_size = fiber.stack.size();
-        fiber.context.uc_link = &scheduler;
-        makecontext(&fiber.context, (void (*)())body<F>, 1, &kernel);
         turns[i] = order == 1 ? threads - 1 - i : i;
     }
     auto resume = [&](int first, int last) {  // whether any thread was left
@@ -93,8 +117,7 @@ template <class F> void run_block(F& kernel, int threads, int order) {
             int i = turns[place];
             if (fibers[i].is_done) continue;
             is_any = true;
-            select(i);
-            swapcontext(&scheduler, &fibers[i].context);
+            step(i);
         }
         return is_any;
     };
@@ -115,24 +138,29 @@ template <class F> void run_block(F& kernel, int threads, int order) {
     }
 }
 
-// makecontext passes ints only by the book; pointers work on 64-bit Linux with glibc.
-template <class... P>
-int run(void (*kernel)(P...), void** arguments, const unsigned* sizes, int order) {
+inline int run_blocks(const unsigned* sizes, int order) {
     gridDim = {sizes[0], sizes[1], sizes[2]};
     blockDim = {sizes[3], sizes[4], sizes[5]};
     int threads = blockDim.x * blockDim.y * blockDim.z, blocks = gridDim.x * gridDim.y;
     if ((int)fibers.size() < threads) fibers.resize(threads);
     for (Fiber& fiber : fibers) fiber.stack.resize(1 << 16);
     problem = NONE;
-    int place = 0;
-    std::tuple<P...> values{*(P*)arguments[place++]...};
-    auto call = [&] { std::apply(kernel, values); };
     for (int b = 0; b < blocks && !problem; ++b) {
         unsigned i = order == 1 ? blocks - 1 - b : b;
         blockIdx = {i % gridDim.x, i / gridDim.x, 0};
-        run_block(call, threads, order);
+        run_block(threads, order);
     }
     return problem;
+}
+
+template <class... P>
+int run(void (*function)(P...), void** arguments, const unsigned* sizes, int order) {
+    int place = 0;
+    std::tuple<P...> values{*(P*)arguments[place++]...};
+    auto call = [&] { std::apply(function, values); };
+    kernel = [](void* given) { (*(decltype(call)*)given)(); };
+    operands = &call;
+    return run_blocks(sizes, order);
 }
 
 template <class T> struct Code;
