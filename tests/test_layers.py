@@ -40,13 +40,15 @@ def imports(tree, *, everywhere):
     pending = list(ast.iter_child_nodes(tree))
     while pending:
         node = pending.pop()
+        if isinstance(node, ast.expr):
+            continue  # in no expression anything is imported
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
             yield node.module
-        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        is_typing = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        is_typing = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
         if everywhere or not (is_function or is_typing):
             pending.extend(ast.iter_child_nodes(node))
 

@@ -58,7 +58,7 @@ def test_it_learns_and_the_same_seed_gives_the_same_bits(data, values, costs):
 
 @pytest.mark.parametrize(
     "share",
-    [0.03, 0.3, 0.7, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.1, 0.55))],
+    [0.03, 0.7, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.1, 0.3, 0.55))],
 )
 def test_a_worker_is_lost_and_another_joins(data, values, costs, undisturbed_s, share):
     at_s = share * undisturbed_s
@@ -81,6 +81,8 @@ def test_the_first_of_the_workers_is_lost(data, values, costs, undisturbed_s):
 
 
 def test_stopped_and_resumed_it_is_the_same(data, values, costs, tmp_path):
+    values["optimizer"] = {"name": "adam"}  # which has state of its own
+    values["strategy"]["lr"] = 0.01
     whole = simulate(values, [1, 0.7], **data, **costs, out=tmp_path / "whole")
     parts = tmp_path / "parts"
     settings = {"training.megabatches": 3}
@@ -90,20 +92,6 @@ def test_stopped_and_resumed_it_is_the_same(data, values, costs, tmp_path):
     )
     for mine, other in zip(whole.history, resumed.history, strict=True):
         assert without_starts(mine) == without_starts(other)
-    assert np.array_equal(flat(whole), flat(resumed))
-
-
-def test_an_optimizer_with_state_continues_too(data, values, costs, tmp_path):
-    values |= {"optimizer": {"name": "adam"}}
-    values["strategy"]["lr"] = 0.01
-    whole = simulate(values, [1, 0.7], **data, **costs, out=tmp_path / "whole")
-    parts = tmp_path / "parts"
-    settings = {"training.megabatches": 3}
-    simulate(values, [1, 0.7], **data, **costs, out=parts, overrides=settings)
-    resumed = simulate(
-        parts / "run.toml", [1, 0.7], **costs, resume=parts, overrides={"training.megabatches": 6}
-    )
-    assert [row["loss"] for row in whole.history] == [row["loss"] for row in resumed.history]
     assert np.array_equal(flat(whole), flat(resumed))
 
 
