@@ -112,9 +112,10 @@ def test_no_other_room_asks_for_a_kind():
         if path.relative_to(PACKAGE).parts[:2] in OWN_ROOMS:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
-            is_asked = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-            if is_asked and node.func.id == "isinstance" and names & set(ast.unparse(node.args[1]).replace("|", " ").split()):
-                found.append(f"{path}:{node.lineno}")
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
+                asked = ast.unparse(node.args[1]).replace("|", " ").split()
+                if names & set(asked):
+                    found.append(f"{path}:{node.lineno}")
             if isinstance(node, ast.Compare):
                 sides = (node.left, *node.comparators)
                 compared = {side.value for side in sides if isinstance(side, ast.Constant)}
