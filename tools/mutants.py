@@ -28,6 +28,7 @@ import importlib.abc
 import importlib.machinery
 import io
 import json
+import math
 import os
 import random
 import resource
@@ -260,7 +261,7 @@ def forked(
     os.close(sink)
     told, rest, limit_s, how = list[dict[str, Any]](), b"", HANGS_S, "died"
     while True:
-        if not select.select([source], [], [], limit_s)[0]:
+        if not _is_readable(source, limit_s):
             how = "hangs"
             break
         data = os.read(source, 1 << 16)
@@ -279,6 +280,11 @@ def forked(
             continue
     os.waitpid(pid, 0)
     return how, told
+
+
+def _is_readable(source: int, limit_s: float) -> bool:
+    """Wait in steps of a second, so that this process is short of processor time as well."""
+    return any(select.select([source], [], [], 1.0)[0] for _ in range(math.ceil(limit_s)))
 
 
 def _be_child(work: Callable[[Callable[..., None]], None], sink: int, most_s: float) -> None:

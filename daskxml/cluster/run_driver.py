@@ -12,13 +12,12 @@ import math
 import os
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict
 from typing import Any
 
 from distributed import Client, Future
-from distributed.scheduler import heartbeat_interval
 
 from daskxml.cluster import worker_tasks as tasks
 from daskxml.cluster.data_loading import RowHolders, ScatteredRows, load
@@ -33,7 +32,6 @@ from daskxml.cluster.executor import (
 )
 from daskxml.cluster.membership import Admission, Membership, wait_for_worker
 from daskxml.cluster.worker_group import (
-    LOOK_S,
     LostBeforeAnswer,
     WorkerGroup,
     WorkerHandle,
@@ -53,7 +51,7 @@ from daskxml.session.commands import (
     StopRequest,
     WorkResult,
 )
-from daskxml.session.run_loop import RESTART, SILENT_S, RunLoop
+from daskxml.session.run_loop import RESTART, RunLoop
 from daskxml.session.session import Session
 from daskxml.session.setup import (
     NO_NAMES,
@@ -127,8 +125,7 @@ class RunDriver:
         self._attempt = 0  # of the last session: each has a higher one, see `Session.attempt`
         self._present: dict[str, WorkerInfo] = {}  # by address: all workers of the cluster
         self._arrived = asyncio.Event()
-        # Seconds since a worker was heard of last, by its address; the scheduler knows it.
-        self.silence_s: Callable[[str], float] = lambda address: 0.0
+        self._by_quorum: Session | None = None  # under way, and merges by one
         self.is_detached = is_detached
         self.keepers = ModelKeepers(self.group, lambda: self.header(""))
         self.writer = self._new_history_writer(run_dir) if is_detached and run_dir else None
@@ -302,11 +299,11 @@ class RunDriver:
         if self._stop_reason:
             self.events.put_nowait(StopRequest(self._stop_reason))
         loop = RunLoop(session, executor, membership, self.event_log.event, self.event_log.state)
-        watch = asyncio.create_task(self._watch(session))
+        self._by_quorum = session if session.strategy.quorum < 1.0 else None
         try:
             reason = await self._run_loop(loop, membership)
         finally:
-            watch.cancel()
+            self._by_quorum = None
             for worker in self.group.workers.values():
                 worker.silent.clear()
         self._published, self.stored = loop.published, executor.stored
@@ -338,23 +335,27 @@ class RunDriver:
         ordered = [*having, *(name for name in workers if name not in having)]
         self.group.workers = {name: workers[name] for name in ordered}
 
-    async def _watch(self, session: Session) -> None:
-        """Note who has gone silent, where others need not wait for it, and who is heard again."""
-        workers = self.group.workers
-        while session.strategy.quorum < 1.0:
-            limit_s = max(SILENT_S, 4.0 * heartbeat_interval(len(self._present)))
-            silent = {w for w in workers.values() if self.silence_s(w.address) > limit_s}
-            here = {name: workers[name] for name in session.present() if name in workers}
-            names = session.strategy.merging(session.state) or here
-            present = [here[name] for name in names if name in here]
-            for worker in present:  # one that is alone in a merge as well
-                if len(heard(here.values())) > 1 and not worker.is_away and worker in silent:
-                    worker.silent.set()
-                    self.events.put_nowait(HandleLost(worker))
-            for worker in workers.values():
-                if worker not in present and worker not in silent:
-                    worker.silent.clear()
-            await asyncio.sleep(LOOK_S)
+    @property
+    def needs_all(self) -> bool:
+        """Whether a silent worker holds the run up: not where it merges by a quorum."""
+        is_kept = self.is_detached and self.event_log.is_over
+        return self._by_quorum is None and not is_kept
+
+    def note_silent(self, silent: Collection[str]) -> None:
+        """Note who has gone silent, by address, where others need not wait, and who is back."""
+        session, workers = self._by_quorum, self.group.workers
+        if session is None:
+            return
+        here = {name: workers[name] for name in session.present() if name in workers}
+        names = session.strategy.merging(session.state) or here
+        present = [here[name] for name in names if name in here]
+        for worker in present:  # one that is alone in a merge as well
+            if len(heard(here.values())) > 1 and not worker.is_away and worker.address in silent:
+                worker.silent.set()
+                self.events.put_nowait(HandleLost(worker))
+        for worker in workers.values():
+            if worker not in present and worker.address not in silent:
+                worker.silent.clear()
 
     async def _run_loop(self, loop: RunLoop, membership: Membership) -> str:
         """Pass events to the loop as they come; return why the session ended."""

@@ -9,31 +9,33 @@ detached run has no owner, and its record is kept for a while after its end.
 from __future__ import annotations
 
 import asyncio
-import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import dask
 from distributed import Client, Scheduler, SchedulerPlugin
-from distributed.scheduler import TaskGroup, WorkerState
+from distributed.scheduler import TaskGroup, TaskState, WorkerState, heartbeat_interval
 
 from daskxml.cluster.data_loading import RowHolders, ScatteredRows, SharedRows
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.cluster.tree_driver import TreeDriver
-from daskxml.cluster.worker_group import LostBeforeAnswer
+from daskxml.cluster.worker_group import LOOK_S, LostBeforeAnswer
 from daskxml.cluster.worker_info import WorkerInfo, device_of, probe_workers
 from daskxml.cluster.worker_plugin import PLUGIN, TOPIC, RunWorkerPlugin
 from daskxml.config import load_run_config
 from daskxml.core.errors import ClusterError
 from daskxml.core.work_stats import WorkStats
 from daskxml.session.commands import WorkResult
+from daskxml.session.run_loop import SILENT_S
 
 BATCH_INTERVAL_S = 0.001  # Dask's 10 ms between messages are longer than a short lease
 MAX_CONNECTIONS = 1 << 14  # a merge needs one to each worker at once; Dask's limit is 512
 KEPT_RUNS = 20  # detached runs that are over; older ones are forgotten
 READ_TIMEOUT_S = 10.0  # for a client that waits for new events
+GIVE_UP_S = 15.0  # without a heartbeat: a worker that holds a run up is started again
+RESTART_S = 10.0  # for its nanny to do that; else the scheduler removes it
 # Dask keeps each span for good: the tasks of all runs are one, not one for each idle moment.
 SPAN = {"name": ("daskxml",), "ids": ("daskxml",)}
 
@@ -55,6 +57,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._given_up = set[str]()  # runs that were forgotten before they had begun
         self._forgetting: set[asyncio.Task[None]] = set()
+        self._watching = asyncio.create_task(self._watch())
         self._client: Client | None = None
         self._opening = asyncio.Lock()
         scheduler.handlers |= {
@@ -76,6 +79,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
             if driver.writer is not None:
                 driver.writer.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self._watching.cancel()
         if self._client is not None:
             await self._client.close()
             # Asynchronous clients keep the loop that they were started on from ending, with the
@@ -117,7 +121,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
             client, run, resolved, rows, run_dir, checkpoint, is_detached, holders, stages or ()
         )
         driver.group.capabilities |= capabilities
-        driver.silence_s, driver.group.send = self._silence_s, self.scheduler.worker_send
+        driver.group.send = self.scheduler.worker_send
         for state in self.scheduler.workers.values():
             driver.worker_added(_info(state))
         self.drivers[run], self.owners[run] = driver, owner
@@ -242,10 +246,46 @@ class RunSchedulerPlugin(SchedulerPlugin):
         self._forgetting.add(task)
         task.add_done_callback(self._forgetting.discard)
 
-    def _silence_s(self, address: str) -> float:
-        """Return how long ago a worker was heard of last."""
-        worker = self.scheduler.workers.get(address)
-        return 0.0 if worker is None else time.time() - worker.last_seen
+    async def _watch(self) -> None:
+        """Tell runs which workers are silent, and have those started again that hold one up.
+
+        Silence counts in looks: who was suspended with the scheduler is not silent.
+        """
+        heard: dict[str, tuple[float, float]] = {}  # by address: when, and silence since
+        longest_s = 0.0  # that ended
+        while True:
+            await asyncio.sleep(LOOK_S)
+            before, heard = heard, {}
+            for address, worker in self.scheduler.workers.items():
+                at_s, silence_s = before.get(address, (0.0, 0.0))
+                is_silent = worker.last_seen == at_s
+                heard[address] = worker.last_seen, (silence_s + LOOK_S) * is_silent
+                longest_s = longest_s if is_silent else max(longest_s, silence_s)
+            late_s = max(SILENT_S, 4.0 * heartbeat_interval(len(heard)))
+            late = {address for address, (_, silence_s) in heard.items() if silence_s > late_s}
+            for driver in self.drivers.values():
+                driver.note_silent(late)
+            limit_s = max(GIVE_UP_S, late_s, 4.0 * longest_s)
+            gone = [address for address in late if heard[address][1] > limit_s]
+            if gone and len(late) < len(heard):
+                await self._give_up(gone)
+
+    async def _give_up(self, addresses: Sequence[str]) -> None:
+        """Have workers started again that hold a run up, as Dask does after its ``worker-ttl``.
+
+        One that has tasks of other programs as well may be busy with one that keeps Python's lock.
+        """
+        workers = self.scheduler.workers
+        gone = [it for it in addresses if all(map(_is_ours, workers[it].processing))]
+        runs = [driver for driver in self.drivers.values() if driver.needs_all]
+        if gone and (runs or self._closing or self._opening.locked()):
+            names = ", ".join(str(workers[it].name) for it in gone)
+            for driver in runs:
+                driver.group.warn(f"the run waits for worker {names}, which is silent: restarted")
+            await self.scheduler.restart_workers(
+                gone, timeout=RESTART_S, wait_for_workers=False, on_error="return",
+                stimulus_id="daskxml-silent",
+            )  # fmt: skip
 
     def _driver(self, run: str) -> RunDriver:
         if run not in self.drivers:
@@ -286,7 +326,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
             )
             for driver in self.drivers.values():
                 driver.task_ended(key, kwargs.get("worker", ""), busy_s, finish == "erred")
-        elif finish == "forgotten" and self.scheduler.tasks[key].group.span_id in SPAN["ids"]:
+        elif finish == "forgotten" and _is_ours(self.scheduler.tasks[key]):
             self._forget_groups(self.scheduler.tasks[key].group)
 
     def _forget_groups(self, newest: TaskGroup) -> None:
@@ -311,6 +351,10 @@ class RunSchedulerPlugin(SchedulerPlugin):
             work = (WorkStats(**msg["work"]),)
             result = WorkResult(msg["lease"], work, msg["squared_norm"])
             self.drivers[msg["run"]].lease_reported(result)
+
+
+def _is_ours(task: TaskState) -> bool:
+    return task.group.span_id in SPAN["ids"]
 
 
 def _info(state: WorkerState) -> WorkerInfo:

@@ -1,8 +1,7 @@
 """Drives a run of label trees, whose tasks are Dask's; `daskxml.session.tree_run` says which.
 
 The pool keeps every worker's threads busy, one piece each and one waiting, prefers the worker that
-is free, and leaves it to Dask to compute elsewhere what is lost with a worker. What a worker was
-asked that has gone silent, another is asked as well; the first result counts. Arrays stay on the
+is free, and leaves it to Dask to compute elsewhere what is lost with a worker. Arrays stay on the
 workers; the scheduler sees keys and a few numbers.
 """
 
@@ -44,8 +43,7 @@ from daskxml.session.commands import StopRequest
 from daskxml.session.task_pool import Task, TaskPool
 from daskxml.session.tree_run import Steps, TreeData, TreeRun
 
-SILENT_S = 15.0  # without a heartbeat: what a worker was asked, another is asked as well
-TICK_S = 2.0  # between looks at silent workers
+TICK_S = 2.0  # between looks at the rows
 ABOVE_PIECES = 1  # priority of what a tree waits for
 
 
@@ -68,15 +66,6 @@ class Admitted:
     """A worker takes part from now on."""
 
     worker: WorkerHandle
-
-
-@dataclass(frozen=True)
-class Asked:
-    """Who was asked for a task, and its future there."""
-
-    task: Task
-    worker: WorkerHandle
-    future: Future
 
 
 @dataclass(frozen=True)
@@ -103,8 +92,6 @@ class DaskPool(TaskPool):
         The workers, and what tasks have in common.
     slot_of
         Returns a worker's kernels.
-    silence_s
-        Returns how long ago an address was heard of last.
     emit
         Called with events, of which `ended` takes `TaskDone`.
 
@@ -116,12 +103,11 @@ class DaskPool(TaskPool):
 
     def __init__(
         self, group: WorkerGroup, settings: FitSettings, slot_of: Callable[[WorkerInfo], Slot],
-        silence_s: Callable[[str], float], emit: Callable[[Any], None],
+        emit: Callable[[Any], None],
     ) -> None:  # fmt: skip
         super().__init__({})
-        self._group, self.settings, self._slot_of = group, settings, slot_of
-        self._silence_s, self._emit = silence_s, emit
-        self.asked: dict[str, Asked] = {}
+        self._group, self.settings, self._slot_of, self._emit = group, settings, slot_of, emit
+        self.asked: dict[str, Task] = {}
         self._fetching = BackgroundTasks(lambda work: work)
         self.update()
 
@@ -141,20 +127,12 @@ class DaskPool(TaskPool):
         """Seconds of the machine's steady clock."""
         return time.monotonic()
 
-    def _heard(self) -> list[WorkerHandle]:
-        """Return the workers that take part and have not gone silent."""
-        workers = self._group.workers.values()
-        return [worker for worker in workers if self._silence_s(worker.address) < SILENT_S]
-
     def choose(self, task: Task) -> str | None:
         """Return the worker with the most room: a task a thread, and one piece that waits."""
         loads = Counter(each.worker for each in self.under_way if each.is_piece == task.is_piece)
         waiting = sum(each.is_piece for each in self.waiting)
         extra = task.is_piece and waiting > 2 * sum(self.slots.values())
-        room = {
-            worker.name: self.slots[worker.name] + extra - loads[worker.name]
-            for worker in self._heard()
-        }
+        room = {name: slots + extra - loads[name] for name, slots in self.slots.items()}
         best = max(room, key=room.__getitem__, default=None)
         return best if best is not None and room[best] > 0 else None
 
@@ -165,7 +143,7 @@ class DaskPool(TaskPool):
             worker, task.what, task.function, *self.resolved(task.args),
             priority=0 if task.is_piece else ABOVE_PIECES, is_pinned=False,
         )  # fmt: skip
-        self.asked[task.result.key] = Asked(task, worker, task.result)
+        self.asked[task.result.key] = task
         if task.is_piece:
             group.timeline.lease_given(worker.name)
 
@@ -173,35 +151,33 @@ class DaskPool(TaskPool):
         """Count a task of the run that a worker has ended, or fetch its value first."""
         workers = self._group.workers.values()
         name = next((each.name for each in workers if each.address == event.address), "")
-        asked = self.asked.get(event.key)
-        if asked is None:  # another was first, or it was dropped
+        task = self.asked.get(event.key)
+        if task is None:  # it was dropped
             self.busy_s[name] += event.busy_s
             return
-        task, name = asked.task, name or asked.worker.name
+        name = name or task.worker
         if event.is_fetched:
-            self._withdraw([task])
+            self._withdraw(task)
             return self.done(task, name, event.busy_s, event.value)
-        self._withdraw([task], but=event.key)
-        task.result = asked.future
         if not task.is_piece:
             self._group.timeline.did(task.what, name, event.busy_s)
         elif not task.is_done:
-            self._group.timeline.lease_done(asked.worker.name, event.busy_s)
+            self._group.timeline.lease_done(task.worker, event.busy_s)
         if task.is_wanted:
-            self._fetching.start(self._fetch(event, asked.future))
+            self._fetching.start(self._fetch(event, task.result))
         else:
             self.done(task, name, event.busy_s)
 
     def failed(self, key: str) -> None:
-        """Fetch the exception of a task, which ends the run unless another was first."""
+        """Fetch the exception of a task, which ends the run."""
         if key in self.asked:
-            self._fetching.start(self._fetch(TaskDone(key, "", 0.0), self.asked[key].future))
+            self._fetching.start(self._fetch(TaskDone(key, "", 0.0), self.asked[key].result))
 
     async def _fetch(self, event: TaskDone, future: Future) -> None:
         try:
             value = await result_of(future)
         except Exception as error:
-            if event.key in self.asked:  # no other was first meanwhile
+            if event.key in self.asked:  # it was not dropped meanwhile
                 self._emit(RunFailed(error))
         else:
             self._emit(replace(event, value=value, is_fetched=True))
@@ -210,40 +186,19 @@ class DaskPool(TaskPool):
         """Forget tasks and their results."""
         tasks = list(tasks)
         super().drop(tasks)
-        self._withdraw(tasks)
+        for task in tasks:
+            self._withdraw(task)
 
-    def _withdraw(self, tasks: Sequence[Task], but: str = "") -> None:
-        chosen = set(tasks)
-        for key, asked in list(self.asked.items()):
-            if asked.task in chosen and key != but:
-                if asked.task.is_piece and not asked.task.is_done:
-                    self._group.timeline.lease_done(asked.worker.name, 0.0)
-                asked.future.release()
-                del self.asked[key]
-
-    def ask_others(self) -> None:
-        """Ask others for what silent workers were asked, once for each task."""
-        heard = self._heard()
-        if not heard or len(heard) == len(self._group.workers):
-            return
-        times = Counter(asked.task for asked in self.asked.values())
-        for asked in list(self.asked.values()):
-            is_silent = asked.worker not in heard and asked.task in self.under_way
-            if is_silent and times[asked.task] == 1:
-                self._ask_another(asked.task, [worker.name for worker in heard])
-
-    def _ask_another(self, task: Task, heard: Sequence[str]) -> None:
-        for needed in task.needs():
-            if needed.worker not in heard:  # who may alone have its result
-                self._ask_another(needed, heard)
-        loads = Counter(each.worker for each in self.under_way)
-        task.worker = min(heard, key=lambda name: loads[name] / self.slots[name])
-        self.begin(task)
+    def _withdraw(self, task: Task) -> None:
+        if task.result is not None and self.asked.pop(task.result.key, None) is task:
+            if task.is_piece and not task.is_done:
+                self._group.timeline.lease_done(task.worker, 0.0)
+            task.result.release()
 
     async def close(self) -> None:
         """Drop everything."""
         await self._fetching.cancel()
-        self.drop([*self.waiting, *(asked.task for asked in self.asked.values())])
+        self.drop([*self.waiting, *self.asked.values()])
 
 
 class TreeDriver(RunDriver):
@@ -278,7 +233,7 @@ class TreeDriver(RunDriver):
         rows = self.data.rows
         settings = FitSettings(self.data.spec, sum(rows.train.rows), self.config)
         emit = self.events.put_nowait
-        pool = self.pool = DaskPool(self.group, settings, self._slot_of, self.silence_s, emit)
+        pool = self.pool = DaskPool(self.group, settings, self._slot_of, emit)
         parts = rows.train.futures
         train = parts[0] if len(parts) == 1 else pool.submit("rows", concatenate, parts)
         tests = rows.test.futures, rows.test.rows
@@ -320,17 +275,16 @@ class TreeDriver(RunDriver):
                 async with asyncio.timeout(max(min(left_s, TICK_S), MIN_WAIT_S)):
                     event = await self.events.get()
             except TimeoutError:
-                self._look_at_workers(pool)
+                self._check_rows()
             else:
                 await self._take(event, run, pool)
 
-    def _look_at_workers(self, pool: DaskPool) -> None:
+    def _check_rows(self) -> None:
         if not self.data.rows.is_intact:
             raise ClusterError(
                 "the run's tasks were cancelled, as client.restart() does; start it again, or go "
                 "on from its last tree by --resume"
             )
-        pool.ask_others()
 
     async def _take(self, event: Any, run: TreeRun, pool: DaskPool) -> None:
         match event:

@@ -6,14 +6,17 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 
 import daskxml
+from daskxml.cluster import scheduler_plugin
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 from harness.ledger_check import check_ledger
 from harness.pools import REPLICA, cluster_of, pid_of
 
 SPEC = SyntheticSpec(rows=2000, features=3000, labels=100, seed=5)
 FROZEN_S = 4.0
+LENGTHS = {"network": {"megabatches": 2}, "trees": {"trees": 2}}
 
 
 def train(path, client, quorum, out):
@@ -58,3 +61,36 @@ def test_the_others_go_on_and_the_frozen_one_comes_back(tmp_path):
     assert len(run.history[-1]["workers"]) == 3
     check_ledger(run.history, SPEC.rows)
     assert daskxml.verify(tmp_path / "run").disagreements == ()
+
+
+def test_one_that_holds_the_run_up_is_started_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(scheduler_plugin, "GIVE_UP_S", 3.0)
+    path = write_xml(tmp_path / "train.txt", SPEC, "train")
+    with cluster_of(tmp_path, dict.fromkeys("01", REPLICA)) as client:
+        for kind, state in (("network", "loading"), ("trees", "training")):
+            warnings = run_with_a_freeze(client, path, kind, state)
+            assert any("worker 1, which is silent" in text for text in warnings), (kind, state)
+
+
+def run_with_a_freeze(client, path, kind, state):
+    """Train with a worker that is frozen, for half a minute, in a state; return warnings."""
+    victim, frozen, warnings = pid_of(client, "1"), [], []
+
+    def thaw():
+        with suppress(ProcessLookupError):  # another took its place
+            os.kill(victim, signal.SIGCONT)
+
+    def follow(event):
+        if event.get("state") == state and not frozen:
+            frozen.append(threading.Timer(30.0, thaw))
+            os.kill(victim, signal.SIGSTOP)
+            frozen[0].start()
+        if event["kind"] == "warning":
+            warnings.append(event["text"])
+
+    values = {"model": {"kind": kind}, "training": LENGTHS[kind]}
+    run = daskxml.train(values, train=path, test=path, client=client, on_event=follow)
+    frozen[0].cancel()
+    thaw()
+    assert len(run.history) == 2
+    return warnings

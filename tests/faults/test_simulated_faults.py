@@ -19,7 +19,7 @@ from harness.faults.invariants import TreeTruth
 from harness.faults.pace import draw_paced, paced
 from harness.faults.planted import PLANTS
 from harness.faults.schedule import TREES, Case, Fault, draw_case
-from harness.faults.simulation import simulate
+from harness.faults.simulation import SETTLE_S, simulate
 
 PLANTED = {plant.name: plant for plant in PLANTS}
 ROOT = Path(__file__).parent.parent.parent
@@ -104,6 +104,28 @@ def test_a_frozen_worker_that_is_alone_in_a_merge_is_left_behind() -> None:
     alone = Case(30, "adaptive-sgd", True, True, workers=3, epochs=6, checkpoint_every=2,
                  faults=(struck,), machines=2, transport="tcp")  # fmt: skip
     assert not paced(alone)[0]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "quorum", "when"),
+    [
+        ("adaptive-sgd", True, "create_worker"),
+        ("adaptive-sgd", False, "batch"),
+        ("adaptive-sgd", True, "store_model"),
+        ("crossbow", False, "run_gang"),
+        (TREES, False, "fit_piece"),
+        (TREES, False, "rank_block"),
+    ],
+)
+def test_a_frozen_worker_that_holds_a_run_up_is_restarted(
+    strategy: str, quorum: bool, when: str
+) -> None:
+    frozen = Fault(1, "freeze here", 0, 250.0, -1.0, same_address=False, when=when)
+    outcome = simulate(
+        Case(3, strategy, quorum, True, workers=2, epochs=2, checkpoint_every=2, faults=(frozen,))
+    )
+    assert not outcome.problem
+    assert 15.0 < outcome.virtual_s - SETTLE_S < 45.0
 
 
 def test_the_scheduler_is_not_given_all_tasks_at_once() -> None:

@@ -319,6 +319,7 @@ class WorkerState:
     """What the scheduler knows of a worker."""
 
     nthreads = 1
+    processing = ()
 
     def __init__(self, worker: Worker, resources: dict[str, float]) -> None:
         self._worker, self.resources = worker, resources
@@ -364,7 +365,7 @@ class Scheduler(Process):
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__("scheduler")
-        self.worker_send = cluster.tell
+        self.worker_send, self.restart_workers = cluster.tell, cluster.restart
         self.handlers: dict[str, Any] = {}
         self.workers: dict[str, Any] = {}
         self.clients: set[str] = set()
@@ -458,6 +459,16 @@ class Cluster:
             del scheduler.workers[worker.address]
             remove = partial(scheduler.plugin.remove_worker, stimulus_id="lost")
             scheduler.context.run(remove, scheduler, worker.address)
+
+    async def restart(self, addresses: Sequence[str], **_: Any) -> None:
+        """Have workers killed and started again, as their nannies do."""
+        for address in addresses:
+            self.loop.call_soon(self._restart, self.workers[address], context=self.context)
+
+    def _restart(self, worker: Worker) -> None:
+        self.die(worker)
+        self.lose(worker)
+        self.add(worker.name, "", worker.rows_per_s)
 
     async def start_scheduler(self, watcher: Callable[[Any], None]) -> None:
         """Start a scheduler; ``watcher`` is called with the driver of its run."""

@@ -95,12 +95,13 @@ def draw_paced(seed: int) -> Case:
         amount=rng.uniform(*FROZEN_S) if kind == "freeze" else rng.uniform(1.0, 10.0),
         returns_s=-1.0, same_address=False,
     )  # fmt: skip
-    return Case(
+    case = Case(
         seed, rng.choice(names), quorum=kind != "kill", is_replicated=rng.random() < 0.5,
         workers=rng.choice([3, 4]), epochs=10, checkpoint_every=rng.randint(2, 4),
         faults=(struck,), machines=rng.choice([1, 2]), transport=rng.choice(["tls", "tcp"]),
         grace=1.0,
     )  # fmt: skip
+    return replace(case, machines=1) if case.strategy in SHARING else case
 
 
 def paced(case: Case) -> tuple[str, float, float]:
