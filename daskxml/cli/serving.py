@@ -26,6 +26,7 @@ from daskxml._version import __version__
 from daskxml.cli.batches import Batches, BusyError, ServedModel, version_of
 from daskxml.core.errors import ConfigError, InputError, ModelError
 from daskxml.core.hardware import usable_cores
+from daskxml.core.text import one_line
 from daskxml.data.scan import count_json
 from daskxml.models.rankings import Ids, Scores, empty_rows, named
 from daskxml.observe.html import TEMPLATES
@@ -130,13 +131,15 @@ def matrix_of(query: Query, served: ServedModel) -> scipy.sparse.csr_matrix:
         values += held
         lengths.append(len(columns))
     shape = len(lengths) - 1, served.model.spec.features
-    with np.errstate(over="ignore"):
-        data = np.array(values, np.float32)
-    if not np.isfinite(data).all():  # refused here: other requests may be in the same batch
-        first = int(np.searchsorted(lengths, np.argmin(np.isfinite(data)), side="right")) - 1
-        raise InputError(f"row {first}: a value is too large for float32")
     indices = np.array(columns, np.int32), np.array(lengths, np.int32)
-    return scipy.sparse.csr_matrix((data, *indices), shape)
+    with np.errstate(over="ignore"):
+        matrix = scipy.sparse.csr_matrix((np.array(values, np.float32), *indices), shape)
+        matrix.sum_duplicates()
+    is_finite = np.isfinite(matrix.data)
+    if not is_finite.all():  # refused here: other requests may be in the same batch
+        first = int(np.searchsorted(matrix.indptr, np.argmin(is_finite), side="right")) - 1
+        raise InputError(f"row {first}: a value is too large for float32")
+    return matrix
 
 
 def _rows_of_texts(texts: list[str], served: ServedModel) -> scipy.sparse.csr_matrix:
@@ -467,7 +470,7 @@ async def _invalid(request: Request, error: Any) -> Response:
     if first["type"] == "json_invalid":
         return JSONResponse({"error": f"not JSON: {first['ctx']['error']}"}, 400)
     place = ".".join(map(str, first["loc"])) or "the body"
-    return JSONResponse({"error": f"{place}: {first['msg']}"}, 422)
+    return JSONResponse({"error": one_line(f"{place}: {first['msg']}")}, 422)
 
 
 async def _http(request: Request, error: Any) -> Response:

@@ -338,8 +338,7 @@ class RunDriver:
     @property
     def needs_all(self) -> bool:
         """Whether a silent worker holds the run up: not where it merges by a quorum."""
-        is_kept = self.is_detached and self.event_log.is_over
-        return self._by_quorum is None and not is_kept
+        return self._by_quorum is None and not (self.is_detached and self.event_log.is_over)
 
     def note_silent(self, silent: Collection[str]) -> None:
         """Note who has gone silent, by address, where others need not wait, and who is back."""

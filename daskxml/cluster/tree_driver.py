@@ -275,16 +275,13 @@ class TreeDriver(RunDriver):
                 async with asyncio.timeout(max(min(left_s, TICK_S), MIN_WAIT_S)):
                     event = await self.events.get()
             except TimeoutError:
-                self._check_rows()
+                if not self.data.rows.is_intact:
+                    raise ClusterError(
+                        "the run's tasks were cancelled, as client.restart() does; start it "
+                        "again, or go on from its last tree by --resume"
+                    ) from None
             else:
                 await self._take(event, run, pool)
-
-    def _check_rows(self) -> None:
-        if not self.data.rows.is_intact:
-            raise ClusterError(
-                "the run's tasks were cancelled, as client.restart() does; start it again, or go "
-                "on from its last tree by --resume"
-            )
 
     async def _take(self, event: Any, run: TreeRun, pool: DaskPool) -> None:
         match event:

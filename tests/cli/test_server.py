@@ -153,7 +153,13 @@ BAD: dict[str, tuple[Any, int, str]] = {
     "unknown name": ({"rows": [{"names": ["word 99"]}]}, 422, "no feature of the name 'word 99'"),
     "not a number": ({"rows": [{"ids": [3], "values": [float("nan")]}]}, 422, "finite"),
     "beyond float32": ({"rows": [ONE, {"ids": [3], "values": [1e300]}]}, 422, "row 1: a value"),
+    "sums beyond float32": (
+        {"rows": [ONE, {"ids": [3, 3], "values": [3e38, 3e38]}]},
+        422,
+        "row 1: a value",
+    ),
     "a text for a number": ({"rows": [{"ids": ["3"]}]}, 422, "rows.0.ids.0: "),
+    "a long word that is unknown": ({"x" * 90_000: 1}, 422, "Extra inputs"),
     "too few values": ({"rows": [{"ids": [3, 4], "values": [1]}]}, 422, "2 features have 1 values"),
     "k": ({"rows": [ONE], "k": 10**9}, 422, "k = 1000000000: there are 30 labels"),
     "k of none": ({"rows": [ONE], "k": 0}, 422, "k: "),
@@ -181,6 +187,7 @@ def test_a_bad_request_is_told_and_the_server_goes_on(served: Served, name: str)
     assert (status, list(answer)) == (expected, ["error"])
     assert message in answer["error"]
     assert "\n" not in answer["error"]
+    assert len(answer["error"]) < 5_000
     assert served.ask("/predict", {"rows": [ONE]})[0] == 200
 
 

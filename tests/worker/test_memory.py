@@ -16,7 +16,7 @@ from daskxml.models.network.spec import ModelSpec
 from daskxml.optim import OptimizerConfig
 from daskxml.session.ledger import Span, cut_batches
 from daskxml.worker.batch_runner import warm_up
-from daskxml.worker.memory import plan_memory
+from daskxml.worker.memory import fit_memory, plan_memory
 from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
 from daskxml.worker.training_worker import TrainingWorker
 from harness.cuda_on_host import emulated, needs_compiler
@@ -120,6 +120,13 @@ def test_batches_that_cannot_fit_are_smaller_from_the_start(device, part):
     held.budget_bytes += 100_000  # for rows that are made up
     assert warm_up(made.replica, made.settings) > 0.0
     assert lease(made, batch_rows=64).max_batch_rows == 0  # told once
+
+
+@pytest.mark.parametrize(("spare", "rows"), [(0, 64), (-1, 32)])
+def test_batches_are_as_large_as_fit_to_the_byte(spare, rows):
+    settings = settings_of(max_batch_rows=64)
+    kernels = emulated(budget_bytes=spare_bytes(settings, 64) + spare)
+    assert fit_memory(settings, kernels).batch_rows == rows
 
 
 def test_a_batch_is_tried_again_in_halves(device, part):
