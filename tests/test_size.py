@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[1]
 SLACK = 1.01  # so that not every commit has to lower the lines of code
 LIMITS = {
     "rooms": 18,
-    "files of the package": 246,
-    "lines of the package": 30_903,
+    "files of the package": 247,
+    "lines of the package": 30_815,
     "benchmark scripts": 30,
     "lines of benchmarks": 5_500,
     "pages": 50,

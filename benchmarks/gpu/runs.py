@@ -53,6 +53,7 @@ from daskxml.config import load_run_config
 from daskxml.core.arrays import Partition, Segment
 from daskxml.data.rows import to_scipy
 from daskxml.kernels import Kernels, get_kernels
+from daskxml.local.fit_run import prepare
 from daskxml.local.rows import Rows, read_rows, share_rows
 from daskxml.metrics import metric_sums
 from daskxml.models.trees.clustering import order_of_tree
@@ -189,9 +190,10 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
 
 def tree_kernels(name: str, rows: Rows, kernels: Kernels, cores: int = 1) -> Row:
     """Fit and rank with one tree; on several cores, fit only."""
-    (train,), (test,), spec = rows.train, rows.test, rows.tree_spec
+    (train,), (test,) = rows.train, rows.test
+    spec, vectors = prepare(rows, load_run_config("tree"))
     labels, counts = spec.labels, rows.label_counts
-    shape, order = TreeShape.of(spec), order_of_tree(rows.label_vectors, spec, SEED, 0)
+    shape, order = TreeShape.of(spec), order_of_tree(vectors, spec, SEED, 0)
     pieces = plan_pieces(shape, counts[order], train.rows, max(SLOTS, cores))
     blocks = [block for piece in pieces for block in piece.blocks]
     tree_rows, rows_s = timed(lambda: TreeRows(kernels, train, order))

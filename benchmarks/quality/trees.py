@@ -42,8 +42,8 @@ from matplotlib.ticker import LogLocator, NullLocator
 from daskxml.config import load_run_config
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, write_xml
-from daskxml.local.rows import Rows, prepared, read_rows
-from daskxml.local.trees import LocalTreeRun
+from daskxml.local.fit_run import LocalFitRun
+from daskxml.local.rows import Rows, read_rows
 from daskxml.metrics import metric_sums
 from tree_peers import TOOLS as PEERS
 from tree_peers import K, row_times
@@ -68,8 +68,7 @@ def ours(run_file: str, rows: Rows, trees: int = 0) -> tuple[Any, Found]:
     number = [f"training.trees={trees}"] if trees else []
     config = load_run_config(run_file, ["cluster.threads=1", *number])
     begun_s = time.process_time()
-    given = prepared(replace(rows, test=()), config)
-    model, _ = LocalTreeRun(config, given, lambda event: None).run()
+    model, _ = LocalFitRun(config, replace(rows, test=()), lambda event: None).run()
     train_s = time.process_time() - begun_s
     model.threads = 1
     (test,) = rows.test

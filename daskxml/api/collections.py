@@ -88,15 +88,13 @@ class RowsOnWorkers:
 
     Attributes
     ----------
-    partitions, weights, names
-        Futures: of each partition, and perhaps of the array of all rows' weights, and of the names
-        of their columns.
+    partitions, names
+        Futures: of each partition, and perhaps of the names of their columns.
     stages
         How they came there.
     """
 
     partitions: Sequence[Future]
-    weights: Sequence[Future] = ()
     names: Sequence[Future] = ()
     stages: tuple[StageRecord, ...] = ()
 
@@ -268,8 +266,8 @@ def place_given(client: Client, matrices: Mapping[str, Given], config: RunConfig
     for name, rows in matrices.items():
         if isinstance(rows, RowsOnWorkers):
             placed[name] = list(rows.partitions)
-            more = {"weights": rows.weights, "names": rows.names} if name == "train" else {}
-            placed |= {kind: list(futures) for kind, futures in more.items() if futures}
+            if name == "train" and rows.names:
+                placed["names"] = list(rows.names)
             continue
         if isinstance(rows, DaskRows):
             placed[name] = rows.partitions(client, config.data)

@@ -14,9 +14,9 @@ from daskxml.core.errors import ConfigError
 from daskxml.kernels.registry import TEXT, telling_of_compilation
 from daskxml.local.cost import Costs, Devices, Network, check_pools, v100_cost
 from daskxml.local.driver import Arrival, Change, check_changes
+from daskxml.local.fit_run import LocalFitRun
 from daskxml.local.rows import load_rows
 from daskxml.local.run import NAME, LocalRun, read_stored
-from daskxml.local.trees import LocalTreeRun
 from daskxml.models.trained import Model
 from daskxml.observe.callbacks import OnEvent
 from daskxml.session.setup import DataLayout
@@ -146,7 +146,7 @@ class InProcess:
             config, rows, names = load_rows(
                 job.config, len(self.speeds), **job.given, placed=placed
             )
-            kind = LocalRun if config.has_strategy else LocalTreeRun
+            kind = LocalRun if config.has_strategy else LocalFitRun
             run = kind(
                 config, rows, publish, self.start, names, speeds=self.speeds, stored=stored,
                 devices=self.devices and self.devices(rows.model_spec(config)),

@@ -24,7 +24,7 @@ from daskxml.data.blocks import check_files
 from daskxml.data.formats import format_of
 from daskxml.observe.callbacks import OnEvent, ignore
 from daskxml.session.commands import INTERRUPTED
-from daskxml.session.documents import with_text_stage
+from daskxml.session.documents import NOT_ALIKE, has_texts
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,11 @@ class Cluster:
         section = local_section(config)
         with connection(self.client, self.scheduler, section, warn, self.dashboard) as client:
             open_runs(client)
-            config = _with_text_stage(client, config, "train" in job.given)
-            given = staged_rows(client, config, job.given, publish)
+            given = job.given
+            if _has_texts(client, config, "train" in given):
+                if given:
+                    raise ConfigError(NOT_ALIKE)
+                given = RowStages(client, publish).vectorized_files(config)
             placed = place_given(client, given, config)
             publish = _releasing(publish, given, placed)
             follower = RunFollower(client, _new_name(), publish, job.directory, config)
@@ -105,26 +108,13 @@ class Cluster:
                 forget(client, follower.run)
 
 
-def _with_text_stage(client: Client, config: RunConfig, is_given: bool) -> RunConfig:
-    """Return the run file, with a stage of texts where a table, as a worker sees it, has some."""
+def _has_texts(client: Client, config: RunConfig, is_given: bool) -> bool:
+    """Whether training files, tables as a worker sees them, hold documents."""
     files = () if is_given else config.data.train
     if not files or format_of(files[0], config.data.format) == "text":
-        return with_text_stage(config, ())
-    found: RunConfig = client.submit(with_text_stage, config, files, pure=False).result()
+        return has_texts(config, ())
+    found: bool = client.submit(has_texts, config, files, pure=False).result()
     return found
-
-
-def staged_rows(
-    client: Client, config: RunConfig, given: Mapping[str, Given], publish: OnEvent
-) -> Mapping[str, Given]:
-    """Return the rows that are no files, after the stages of the run file's ``[pipeline]``."""
-    if not config.pipeline.stages:
-        return given
-    if given:
-        problem = "are done with the files of the run file: leave train= and test= out"
-        raise ConfigError(f"[pipeline] stages {problem}, or call Pipeline.train")
-    rows, test = RowStages(client, publish).staged(config)
-    return {"train": rows.on_workers()} | ({"test": test.on_workers()} if test else {})
 
 
 @awaitable
@@ -145,7 +135,7 @@ def launch(
     `daskxml.attach` returns what follows it or ends it. Without ``out`` two workers keep its model
     until the run is forgotten or the scheduler ends. Parameters and errors are those of `train`.
     The call returns once the workers and the directory have been checked, and, where they are no
-    files, once the workers have read the rows: those of ``[pipeline] stages`` are made first.
+    files, once the workers have read the rows: those of documents are made first.
     ``on_event`` is called until then.
 
     Raises

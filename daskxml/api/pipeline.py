@@ -25,7 +25,7 @@ from daskxml.api.stage_tasks import score
 from daskxml.api.stages import Rows, RowStages, Value, await_stage, key_of, submit_each
 from daskxml.api.train import train
 from daskxml.cluster.connection import connection, kept
-from daskxml.config import DEFAULT_RUN_FILE, load_run_config
+from daskxml.config import DEFAULT_RUN_FILE
 from daskxml.config.sections import ClusterSection
 from daskxml.core.errors import ConfigError
 from daskxml.core.files import lock_folder, read_json, replace_text
@@ -109,22 +109,20 @@ class Pipeline(RowStages):
     ) -> Value:
         """Return a stage whose result is a `daskxml.Run`.
 
-        What the run file's ``[pipeline]`` says is done with the rows first. All trainings with the
-        same rows, ``[data]`` section and seed share what is shuffled and
+        All trainings with the same rows, ``[data]`` section and seed share what is shuffled and
         scaled. With a folder, a run that was interrupted or failed continues from its last
         checkpoint.
 
         Raises
         ------
         ConfigError
-            If the run file is invalid, or rows are missing.
+            If the run file is invalid or has settings of texts, or rows are missing.
         """
         if rows is None:
             raise ConfigError("no training rows: give rows=")
         resolved = resolve_run(config, (), (), overrides)
-        rows, test = self.staged(resolved, rows, test)
-        texts = {f"text.{name}": value for name, value in TextSettings().as_dict().items()}
-        resolved = load_run_config(resolved, {"pipeline.stages": [], **texts})
+        if resolved.text != TextSettings():
+            raise ConfigError("[text] is for files: leave it out, and give rows of vectorize")
         name = name or resolved.run.name or resolved.algorithm
         tables = {k: v for k, v in resolved.as_dict().items() if k not in ("cluster", "checkpoint")}
         key = key_of("train", tables, rows.key, test.key if test else None)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pkgutil
-import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -15,7 +11,7 @@ import numpy as np
 from dask.sizeof import sizeof
 
 from daskxml.core.arrays import Csr, Partition
-from daskxml.core.errors import ConfigError, InputError
+from daskxml.core.errors import InputError
 from daskxml.data.rows import matrix_partition, take_rows, to_scipy
 from daskxml.metrics import MetricSums
 from daskxml.models.rows import evaluate_partitions
@@ -30,33 +26,6 @@ def call_on(partition: Any, pickled: bytes, values: Sequence[Any], settings: Any
     It comes as bytes of cloudpickle: Dask would name its module, which workers may not have.
     """
     return as_partition(cloudpickle.loads(pickled)(*as_pair(partition), *values, **settings))
-
-
-def stage_function(stage: str) -> Function:
-    """Return the function ``module:function`` of a run file, which workers need not import.
-
-    Raises
-    ------
-    ConfigError
-        If there is none, or its module fails.
-    """
-    name = stage.partition(":")[0]
-    sys.path.insert(0, str(Path.cwd()))  # as ``python -m`` does
-    try:
-        function = pkgutil.resolve_name(stage)
-    except (ImportError, AttributeError) as error:
-        hint = f"put {name.replace('.', '/')}.py into the working directory, or install it"
-        raise ConfigError(f"[pipeline] stages: {stage!r}: {error}: {hint}") from error
-    except Exception as error:  # of the user's code
-        line = traceback.extract_tb(error.__traceback__)[-1]
-        problem = f"{type(error).__name__}: {error} ({line.filename}:{line.lineno})"
-        raise ConfigError(f"[pipeline] stages: {stage!r} fails: {problem}") from error
-    finally:
-        sys.path.pop(0)
-    if not callable(function):
-        raise ConfigError(f"[pipeline] stages: {stage!r} is no function")
-    cloudpickle.register_pickle_by_value(sys.modules[name])
-    return function
 
 
 def as_pair(partition: Any) -> tuple[Any, Any]:

@@ -36,7 +36,6 @@ from daskxml.cluster.connection import kept
 from daskxml.cluster.data_loading import ClusterTasks
 from daskxml.cluster.event_log import explained
 from daskxml.config import RunConfig
-from daskxml.config.sections import VECTORIZE
 from daskxml.core.errors import ClusterError, ConfigError, DaskxmlError, InputError
 from daskxml.core.work_stats import StageRecord
 from daskxml.data.blocks import stamp_files
@@ -52,6 +51,7 @@ from daskxml.session.documents import (
 )
 from daskxml.session.row_loading import parse_files
 
+VECTORIZE = "vectorize"  # the stage that makes rows of documents
 FAN_IN = 8  # of the tree in which what was found in each partition is merged
 
 NUMBER = object()  # an argument of tasks: the number of their partition
@@ -446,45 +446,16 @@ class RowStages:
         kept = self.map(tasks.without_rare, rows, counts, name="drop rare labels", least=least)
         return kept.named(rows.names)
 
-    def staged(
-        self, config: RunConfig, rows: Rows | None = None, test: Rows | None = None
-    ) -> tuple[Rows, Rows | None]:
-        """Return rows after the stages of a run file's ``[pipeline]``, and test rows after them.
-
-        Parameters
-        ----------
-        rows, test
-            None: those of the run file.
-
-        Raises
-        ------
-        ConfigError
-            If a function cannot be imported, or nobody but a file names it.
-        """
-        stages = list(config.pipeline.stages)
-        if config.stages_file and set(stages) - {VECTORIZE}:
-            raise ConfigError(
-                f"{config.stages_file}: [pipeline] stages would run code that only it names: "
-                f'if you trust it, add --set "pipeline.stages={stages}", or overrides= from Python'
-            )
-        rows = rows or self._read_of(config, config.data.train, "read")
-        if test is None and config.data.test:
-            test = self._read_of(config, config.data.test, "read test")
-        for stage in stages:
-            if stage == VECTORIZE:
-                rows = self.vectorize(rows, **config.text.as_dict())
-                test = test and self.vectorize(test, rows, name=f"{VECTORIZE} test")
-                continue
-            function = tasks.stage_function(stage)
-            rows = self.map(function, rows)
-            test = test and self.map(function, test, name=f"{stage.partition(':')[2]} test")
-        return rows, test
-
-    def _read_of(self, config: RunConfig, paths: Sequence[str], name: str) -> Rows:
-        if VECTORIZE in config.pipeline.stages:
-            return self.read_texts(TextFiles(paths), column=config.text.column, name=name)
-        data = {k: v for k, v in config.as_dict()["data"].items() if k not in ("train", "test")}
-        return self.read(list(paths), name=name, **data)
+    def vectorized_files(self, config: RunConfig) -> dict[str, RowsOnWorkers]:
+        """Return the rows of a run file's documents, by ``train`` and ``test``."""
+        text, found = config.text, dict[str, Rows]()
+        for part, paths in (("train", config.data.train), ("test", config.data.test)):
+            if paths:
+                name = "" if part == "train" else " test"
+                texts = self.read_texts(TextFiles(paths), column=text.column, name=f"read{name}")
+                like, settings = found.get("train"), text.as_dict() if part == "train" else {}
+                found[part] = self.vectorize(texts, like, name=f"{VECTORIZE}{name}", **settings)
+        return {part: rows.on_workers() for part, rows in found.items()}
 
     # ------------------------------------------------------------------------ values
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from daskxml.api.in_process import InProcess
 from daskxml.api.run import Config, Job, Matrices, Run, awaitable, in_memory, split_given
 from daskxml.config import DEFAULT_RUN_FILE
-from daskxml.config.sections import VECTORIZE, ClusterSection
+from daskxml.config.sections import ClusterSection
 from daskxml.core.errors import ConfigError, needing
 from daskxml.core.hardware import usable_gpus
 from daskxml.observe.callbacks import OnEvent, OnMegabatch
@@ -128,7 +128,6 @@ def needs_cluster(job: Job) -> bool:
     return (
         (job.config.has_strategy and ClusterSection().workers_on(cores) > 1)
         or cluster != ClusterSection()
-        or bool({*job.config.pipeline.stages} - {VECTORIZE})
         or not all(isinstance(rows, Matrices) for rows in job.given.values())
         or job.config.cluster.device == "cuda"
         or (job.config.cluster.device == "auto" and bool(usable_gpus()))

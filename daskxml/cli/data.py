@@ -12,7 +12,6 @@ import daskxml
 from daskxml.api.prediction_files import STDOUT, Block, unknown_rows, write_predictions
 from daskxml.cli.arguments import Options
 from daskxml.config import RunConfig, load_run_config
-from daskxml.config.sections import VECTORIZE
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import ConfigError
 from daskxml.data.rows import concatenate
@@ -191,7 +190,7 @@ def held_out_rows(directories: Sequence[str | Path], instead: str) -> Partition:
                 f"{directory} has held out no rows: train with --set data.validation=0.1, or "
                 f"give {instead}"
             )
-        if {*config.pipeline.stages} - {VECTORIZE} or not config.data.train:
+        if not config.data.train:
             raise ConfigError(
                 f"{directory} was trained on rows that are in no files: give {instead}"
             )
@@ -202,13 +201,12 @@ def held_out_rows(directories: Sequence[str | Path], instead: str) -> Partition:
             )
     plain: dict[str, Any] = {"training": {"epochs": 1}, "run": {"seed": configs[0].run.seed}}
     sections = configs[0].as_dict()
-    plain |= {name: sections[name] for name in ("data", "pipeline", "text") if name in sections}
+    plain |= {name: sections[name] for name in ("data", "text") if name in sections}
     _, rows, _ = load_rows(load_run_config(plain), 1)
     return concatenate(rows.test)
 
 
 def _split(config: RunConfig) -> tuple[Any, ...]:
     """Return what decides which rows are held out."""
-    data = config.data
-    text = config.pipeline.stages, config.text
-    return data.train, data.validation, config.run.seed, data.features, data.labels, text
+    data, seed = config.data, config.run.seed
+    return data.train, data.validation, seed, data.features, data.labels, config.text

@@ -20,7 +20,6 @@ from distributed import Client, Future, wait
 from daskxml.config import RunConfig
 from daskxml.core.work_stats import SHARED, StageRecord
 from daskxml.data.blocks import stamp_files
-from daskxml.models.trees.search import prepare_trees
 from daskxml.session.placement import Placement
 from daskxml.session.row_loading import GivenRows, PlacedRows, load_partitions
 from daskxml.session.setup import DataLayout
@@ -83,16 +82,15 @@ class LoadedData:
         The model for this data.
     rows
         On the workers.
-    label_vectors
-        Of `daskxml.models.trees.clustering.find_label_vectors`, as a future; None for models that
-        are no trees.
+    prepared
+        What else fitting takes of them, see `daskxml.models.protocol.TrainedKind.prepare`.
     was_there
         Another run had read the rows.
     """
 
     spec: Any
     rows: PlacedRows
-    label_vectors: Any = None
+    prepared: Any = None
     was_there: bool = False
 
     def stages(self) -> tuple[StageRecord, ...]:
@@ -263,16 +261,14 @@ async def load(
         name, owners, read, lambda rows: rows.fit(stored, workers)
     )
     spec = config.model_spec(rows.facts.features, rows.facts.labels)
-    if config.has_strategy:
-        return LoadedData(spec, rows, None, was_there)
     tasks, parts, seed = ClusterTasks(client), rows.train, config.run.seed
-    found, vectors = prepare_trees(
+    spec, prepared = config.kind.prepare(
         parts.futures, rows.label_counts, spec, seed, parts.blocks(),
-        lambda name, *call: tasks.submit(f"tree-{name}-{run}", *call),
+        lambda name, *call: tasks.submit(f"fit-{name}-{run}", *call),
     )  # fmt: skip
-    spec = await found if isinstance(found, Future) else found
-    await tasks.wait([vectors])
-    return LoadedData(spec, rows, vectors, was_there)
+    await tasks.wait([each for each in (spec, prepared) if isinstance(each, Future)])
+    spec = await spec if isinstance(spec, Future) else spec
+    return LoadedData(spec, rows, prepared, was_there)
 
 
 async def _name_rows(client: Client, config: RunConfig, run: str, scattered: ScatteredRows) -> str:

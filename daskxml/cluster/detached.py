@@ -18,7 +18,7 @@ from daskxml.cluster.event_log import EventLog
 from daskxml.cluster.worker_group import LostBeforeAnswer, WorkerGroup, WorkerHandle, remaining
 from daskxml.cluster.worker_info import WorkerInfo
 from daskxml.cluster.worker_plugin import worker_plugin
-from daskxml.cluster.worker_tasks import finished_model
+from daskxml.cluster.worker_tasks import finished_model, keep_model
 from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, ModelError
 from daskxml.models.store import ModelHeader
@@ -229,7 +229,8 @@ class ModelKeepers:
         """Let workers keep the model, of a run that has not failed."""
         if not has_failed and not self._keepers:
             handles = list(self._group.workers.values())[:KEEPERS]
-            args = self._group.run, self._header()
+            run = self._group.run  # before its `TrainingWorker` is removed
+            args = run, finished_model, run, self._header()
             answers = await self._group.ask_all(handles, "model", keep_model, *args)
             self._keepers = [handle for handle in handles if answers[handle.name] is None]
 
@@ -294,12 +295,6 @@ def release_directory(run: str, has_failed: bool) -> None:
     directory = worker_plugin().directories.pop(run, None)
     if directory is not None:
         directory.release(has_failed)
-
-
-def keep_model(run: str, header: ModelHeader) -> None:
-    """Keep the model of a run that is over, before its `TrainingWorker` is removed."""
-    if run not in worker_plugin().models:
-        worker_plugin().models[run] = finished_model(run, header)
 
 
 def model_of(run: str, header: ModelHeader) -> WholeModel:

@@ -51,6 +51,7 @@ from daskxml.session.commands import (
     StopRequest,
     WorkResult,
 )
+from daskxml.session.fit_run import FitRun
 from daskxml.session.run_loop import RESTART, RunLoop
 from daskxml.session.session import Session
 from daskxml.session.setup import (
@@ -61,7 +62,6 @@ from daskxml.session.setup import (
     make_session,
     model_header,
 )
-from daskxml.session.tree_run import TreeRun
 from daskxml.strategies.protocol import WorkerSilent
 
 BEST_LOST = "the best model, of mega-batch {}, was lost; the last one is stored"
@@ -118,7 +118,7 @@ class RunDriver:
         self._ending: list[Admission | Executor] = []  # of a session that is over
         self._turn = asyncio.Lock()  # one cleans up at a time
         self.is_loading, self._is_ready = True, False
-        self.session: Session | TreeRun
+        self.session: Session | FitRun
         self._told_compiling = False
         self._stop_reason = ""
         self._published = 0  # mega-batches in the event log
@@ -489,7 +489,7 @@ class RunDriver:
         header = self.header(reason)
         for worker in list(self.group.workers.values()):
             with contextlib.suppress(LostBeforeAnswer):
-                args = (self.run, self.run_dir, header)
+                args = (self.run_dir, tasks.finished_model, self.run, header)
                 return await self.group.ask(worker, "model", tasks.store_model, *args)
         raise ClusterError("every worker was lost before the model was written; resume the run")
 

@@ -19,8 +19,8 @@ from distributed import Client, Scheduler, SchedulerPlugin
 from distributed.scheduler import TaskGroup, TaskState, WorkerState, heartbeat_interval
 
 from daskxml.cluster.data_loading import RowHolders, ScatteredRows, SharedRows
+from daskxml.cluster.fit_driver import FitDriver
 from daskxml.cluster.run_driver import RunDriver
-from daskxml.cluster.tree_driver import TreeDriver
 from daskxml.cluster.worker_group import LOOK_S, LostBeforeAnswer
 from daskxml.cluster.worker_info import WorkerInfo, device_of, probe_workers
 from daskxml.cluster.worker_plugin import PLUGIN, TOPIC, RunWorkerPlugin
@@ -116,7 +116,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
         resolved = load_run_config(tomllib.loads(config))
         rows = ScatteredRows(**{name: tuple(keys) for name, keys in scattered.items()})
         holders = RowHolders(self.shared, owner if owner in self.keepers else "")
-        kind = RunDriver if resolved.has_strategy else TreeDriver
+        kind = RunDriver if resolved.has_strategy else FitDriver
         driver = kind(
             client, run, resolved, rows, run_dir, checkpoint, is_detached, holders, stages or ()
         )

@@ -20,8 +20,8 @@ from daskxml.collectives.messages import ProgramResult
 from daskxml.core.errors import ClusterError
 from daskxml.core.work_stats import Means
 from daskxml.kernels.registry import telling_of_compilation
+from daskxml.models.fitting import Fitter
 from daskxml.models.trained import WholeModel
-from daskxml.models.trees.fitting import TreeFitter
 from daskxml.records.run_dir import RunDir
 from daskxml.session.commands import MergeReplicas, RunWork
 from daskxml.transport.communicator import Communicator, ProcessGroup
@@ -93,7 +93,7 @@ class RunWorkerPlugin(WorkerPlugin):
         # are over.
         self.directories: dict[str, RunDir] = {}
         self.models: dict[str, WholeModel] = {}
-        self.fitters: dict[str, TreeFitter] = {}  # by run, of label trees
+        self.fitters: dict[str, Fitter] = {}  # by run, of those in tasks
         # The last merge of each run: its result may be asked for twice.
         self._merges: dict[
             str, tuple[CollectiveId, asyncio.Future[list[ProgramResult[Means]]]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -32,6 +32,7 @@ from daskxml.session.commands import (
 )
 from daskxml.transport.channels.shm_arrays import shared_zeros
 from daskxml.transport.communicator import ProcessGroup, Timeouts
+from daskxml.worker.batch_runner import warm_up
 from daskxml.worker.evaluation import evaluate, training_loss
 from daskxml.worker.gang_programs import gang_program, needs_server, rank_stats, server_program
 from daskxml.worker.resident_rows import span_rows
@@ -75,13 +76,13 @@ def create_worker(
     shared = open_shared(handles) if settings.strategy.shares_model and handles else None
     zeros = shared_zeros if settings.slot.device == "cpu" else None
     worker = TrainingWorker(settings, shared, zeros=zeros)
-    speed = worker.warm_up()
+    speed = warm_up(worker.replica, worker.settings)
     worker.initialize()
     plugin.add_queue(run, LeaseQueue(worker), removals)
     handle = None
     with suppress(ClusterError):  # a worker alone can do without
         handle = None if worker.shared is None else worker.shared.handle
-    return speed, worker.announce_memory(), handle
+    return speed, worker.memory.announce(), handle
 
 
 def open_shared(handles: Sequence[SharedHandle | None]) -> SharedModel:
@@ -272,10 +273,16 @@ def restore_best(run: str, megabatch: int) -> bool:
     return run_worker(run).restore_best(megabatch)
 
 
-def store_model(run: str, run_dir: str, header: ModelHeader) -> None:
-    """Write the global model into the run's directory."""
+def store_model(run_dir: str, make: Callable[..., WholeModel], *args: Any) -> None:
+    """Write the model that a function returns into the run's directory."""
     with worker_plugin().writing(run_dir):
-        write_model(run_dir, *finished_model(run, header), overwrite=True)
+        write_model(run_dir, *make(*args), overwrite=True)
+
+
+def keep_model(run: str, make: Callable[..., WholeModel], *args: Any) -> None:
+    """Keep the model that a function returns, until the run is forgotten, unless one is kept."""
+    if run not in worker_plugin().models:
+        worker_plugin().models[run] = make(*args)
 
 
 def finished_model(run: str, header: ModelHeader) -> WholeModel:

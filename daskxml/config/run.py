@@ -11,12 +11,10 @@ from typing import Any
 
 from daskxml.collectives.combine import CombineConfig
 from daskxml.config.sections import (
-    VECTORIZE,
     CheckpointSection,
     ClusterSection,
     EvaluationSection,
     GpuSection,
-    PipelineSection,
     RunSection,
     TrainingSection,
 )
@@ -47,14 +45,10 @@ class RunConfig:
         The model's shape, with 1 feature and 1 label: `model_spec` has those of the data.
     strategy_name, strategy
         The key in `daskxml.strategies.STRATEGIES`, and that strategy's ``Config``.
-    stages_file
-        The file that alone names ``pipeline.stages``, whose functions are not run then; "" where
-        the command line or Python does.
     """
 
     run: RunSection = field(default_factory=RunSection)
     data: DataSection = field(default_factory=DataSection)
-    pipeline: PipelineSection = field(default_factory=PipelineSection)
     text: TextSettings = field(default_factory=TextSettings)
     model: Spec = field(default_factory=lambda: TRAINED[DEFAULT_KIND].Spec(features=1, labels=1))
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -68,7 +62,6 @@ class RunConfig:
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
     cluster: ClusterSection = field(default_factory=ClusterSection)
     gpu: GpuSection = field(default_factory=GpuSection)
-    stages_file: str = field(default="", compare=False)
 
     @property
     def kind(self) -> TrainedKind[Any]:
@@ -102,7 +95,7 @@ class RunConfig:
         Examples
         --------
         >>> sorted(load_run_config("tree").without_use())
-        ['cluster.pool_threads', 'cluster.pools', 'evaluation.training_loss', 'strategy', 'text',
+        ['cluster.pool_threads', 'cluster.pools', 'evaluation.training_loss', 'strategy',
          'training.epochs', 'training.megabatches']
         """
         own = {} if self.has_strategy else {"strategy": _NO_STRATEGY}
@@ -114,11 +107,6 @@ class RunConfig:
         yield from self._limits_of_strategy(self.make_strategy())
         yield from self._limits_of_devices()
         training, rank, ranks = self.training, self.training.target_rank, self.evaluation.k
-        stages, text = self.pipeline.stages, TextSettings()
-        may_be_found = not stages and self.text != text  # documents, when the files are read
-        if VECTORIZE not in stages and not may_be_found:
-            why = f"is for documents: add {VECTORIZE!r} to [pipeline] stages"
-            yield Limit("text", (text,), why)
         needs_metric = training.target or training.patience or training.keep_best is True
         if needs_metric and rank not in ranks:
             why = f"is never measured: add {rank} to [evaluation] k = {list(ranks)}"
@@ -247,9 +235,8 @@ class RunConfig:
         for name in SECTIONS:
             skip = _FROM_DATA if name == "model" else ()
             tables[name] = encode(getattr(self, name), skip)
-        for name, unset in (("pipeline", PipelineSection()), ("text", TextSettings())):
-            if getattr(self, name) == unset:  # sections that older versions do not know
-                del tables[name]
+        if self.text == TextSettings():  # a section that older versions do not know
+            del tables["text"]
         tables["strategy"] = {"name": self.strategy_name} | tables["strategy"]
         if self.model.kind != DEFAULT_KIND:  # the only kind that older versions know
             tables["model"] = {"kind": self.model.kind} | tables["model"]
@@ -334,9 +321,7 @@ def load_run_config(
     for each in overrides:
         read.override(each)
     _apply_card(read)
-    file = source.stages_file if isinstance(source, RunConfig) else read.text and read.name
-    is_named = ("pipeline", "stages") in read.overridden
-    return dataclasses.replace(_build_run(read), stages_file="" if is_named else file)
+    return _build_run(read)
 
 
 def _apply_card(source: Source) -> None:

@@ -15,7 +15,6 @@ from daskxml.core.fields import Checked, bounded, size
 from daskxml.core.hardware import memory_bytes
 
 LONGEST_NAME = 100
-VECTORIZE = "vectorize"  # the stage that makes rows of documents
 METRICS = ("P", "nDCG", "PSP", "PSnDCG", "recall")
 
 
@@ -301,31 +300,6 @@ class ClusterSection(Checked):
         (2, 1)
         """
         return self.threads or max(1, cores // max(1, workers))
-
-
-@dataclass(frozen=True, kw_only=True)
-class PipelineSection:
-    """``[pipeline]``: what is done with the rows of the files before training.
-
-    Attributes
-    ----------
-    stages
-        In this order: ``vectorize`` makes rows of documents, by ``[text]``; others are functions,
-        ``module:function``, which workers call with each partition, as `daskxml.Pipeline.map` does.
-        Modules are looked for in the working directory, too.
-    """
-
-    stages: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for stage in self.stages:
-            if stage != VECTORIZE and not re.fullmatch(r"[\w.]+:[\w.]+", stage):
-                raise ConfigError(
-                    f"stages: {stage!r}: must be {VECTORIZE!r} or a function, 'module:function'",
-                    "stages",
-                )
-        if self.stages.count(VECTORIZE) > 1:
-            raise ConfigError(f"stages: {VECTORIZE!r} occurs twice: leave one out", "stages")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,8 @@ REMOVED = {  # run files, strategies, keys by class and values, and what takes t
     "mixture": "train two runs or more, then `daskxml mix RUN RUN --valid FILE`",
     "partitioned": f"{_NO_PARTS}; take another strategy, like adaptive-sgd",
     "ClusterSection.push_pull": "a shared model's workers are on one machine; leave it out",
+    "pipeline": "files are inspected for documents; call daskxml.Pipeline.map with functions of "
+    "yours; leave the section out",
     "dashboard": "a run is ended by `daskxml stop`; leave the section out",
     "label-tree": "label trees are tasks; take [model] kind = 'trees' and leave [strategy] out",
     "BatchConfig.pieces": "label trees are cut by the number of workers; leave it out",

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
 from daskxml.config import RunConfig
-from daskxml.config.sections import VECTORIZE
 from daskxml.core.arrays import Array, Partition
 from daskxml.core.errors import ConfigError
-from daskxml.core.hardware import free_memory_bytes, usable_cores
+from daskxml.core.hardware import free_memory_bytes
 from daskxml.data.reading import Facts
 from daskxml.data.rows import concatenate
-from daskxml.models.trees.search import prepare_trees
-from daskxml.models.trees.spec import TreeSpec
-from daskxml.session.documents import vectorize_files, with_text_stage
+from daskxml.session.documents import NOT_ALIKE, has_texts, vectorize_files
 from daskxml.session.placement import Placement
 from daskxml.session.row_loading import GivenRows, TasksHere, load_partitions, run_here
 from daskxml.session.setup import ColumnNames, DataLayout
@@ -38,10 +33,6 @@ class Rows:
         ``(labels,)`` int64, of the rows that are trained on.
     is_replicated
         Every worker holds every row.
-    label_vectors
-        Of trees, see `daskxml.models.trees.clustering.find_label_vectors`; None for other models.
-    tree_spec
-        Of trees, with what was "auto" chosen on held-out rows; None for other models.
     """
 
     facts: Facts
@@ -49,12 +40,10 @@ class Rows:
     test: tuple[Partition, ...]
     label_counts: Array
     is_replicated: bool
-    label_vectors: Array | None = None
-    tree_spec: TreeSpec | None = None
 
     def model_spec(self, config: RunConfig) -> Any:
         """Return the model of a run with these rows."""
-        return self.tree_spec or config.model_spec(self.facts.features, self.facts.labels)
+        return config.model_spec(self.facts.features, self.facts.labels)
 
     @property
     def row_bytes(self) -> float:
@@ -110,37 +99,7 @@ def read_rows(
     tasks = TasksHere(config.cluster.memory_bytes or free_memory_bytes())
     here = run_here(load_partitions(tasks, config, "", workers, given, placed))
     parts = tuple(here.train.futures), tuple(here.test.futures)
-    rows = Rows(here.facts, *parts, here.label_counts, here.is_replicated)
-    return prepared(rows, config)
-
-
-def prepared(rows: Rows, config: RunConfig) -> Rows:
-    """Return the rows with what label trees need to know of them, if the model is of that kind."""
-    spec = config.model_spec(rows.facts.features, rows.facts.labels)
-    if config.has_strategy:
-        return rows
-    threads = config.cluster.threads_on(usable_cores(), 1)
-    blocks = [
-        (part, part.rows * place // threads, part.rows * (place + 1) // threads)
-        for part in rows.train
-        for place in range(threads)
-    ]
-    with ThreadPoolExecutor(threads) as pool:
-
-        def submit(name: str, function: Callable[..., Any], *args: Any) -> Future[Any]:
-            return pool.submit(lambda: function(*map(_value, args)))  # all it waits for came before
-
-        counts, seed = rows.label_counts, config.run.seed
-        found = prepare_trees(rows.train, counts, spec, seed, blocks, submit, threads)
-        spec, vectors = map(_value, found)
-    return replace(rows, label_vectors=vectors, tree_spec=spec)
-
-
-def _value(given: Any) -> Any:
-    """Return the results of futures in place of these."""
-    if isinstance(given, list):
-        return [_value(each) for each in given]
-    return given.result() if isinstance(given, Future) else given
+    return Rows(here.facts, *parts, here.label_counts, here.is_replicated)
 
 
 def share_rows(rows: Rows) -> Rows:
@@ -168,13 +127,11 @@ def load_rows(
     Raises
     ------
     ConfigError
-        If stages of the run file are functions, which are for workers of a cluster.
+        If training rows are documents, and test rows are none.
     """
-    config = with_text_stage(config, config.data.train if train is None else ())
-    if stages := config.pipeline.stages:
-        if set(stages) != {VECTORIZE} or train or test:
-            need = "need a cluster: call daskxml.train without workers=0"
-            raise ConfigError(f"[pipeline] stages {need}")
+    if has_texts(config, config.data.train if train is None else ()):
+        if test is not None:
+            raise ConfigError(NOT_ALIKE)
         *parts, names = vectorize_files(config)
         train, test = map(Blocks, parts)
     else:

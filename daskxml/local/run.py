@@ -198,7 +198,7 @@ class LocalRun:
         factory = WorkerFactory(self.config, self.spec, self._held, self._devices, session)
         workers = factory.create_first(speeds)
         session.placement.spread({name: worker.rows_per_s for name, worker in workers.items()})
-        for text in dict.fromkeys(w.training.announce_memory() for w in workers.values()):
+        for text in dict.fromkeys(w.training.memory.announce() for w in workers.values()):
             self._publish("memory", text=text)
         self._load_model(workers)
         path = self._place.path
@@ -306,5 +306,5 @@ def _this_process(config: RunConfig) -> Devices:
 def _begin_from(worker: LocalWorker, start: Model, seed: int) -> None:
     """Set a worker to the model to start from, grown to the rows' features and labels."""
     data = worker.training.settings.data
-    flat = grown_parameters(data.network, seed, start)
+    flat = grown_parameters(data.spec, seed, start)
     worker.training.set_model(flat, flat, generation=0)

@@ -17,17 +17,17 @@ import numpy as np
 
 from daskxml.collectives.messages import Worked
 from daskxml.config import RunConfig
-from daskxml.core.arrays import Array, Partition
+from daskxml.core.arrays import Partition
 from daskxml.core.work_stats import WorkStats
 from daskxml.local.cost import CostModel, Devices, jitter_factor, whole_ticks
 from daskxml.local.rows import Rows
-from daskxml.models.protocol import Spec
+from daskxml.models.network.spec import ModelSpec
 from daskxml.session.commands import Evaluate, Piece
 from daskxml.session.session import Session
 from daskxml.strategies.protocol import WorkerDevice
 from daskxml.worker.resident_rows import Batch, part_of, span_rows
 from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
-from daskxml.worker.shared_model import LocalStore, ModelStore, SharedModel
+from daskxml.worker.shared_model import SharedModel
 from daskxml.worker.training_worker import TrainingWorker
 
 
@@ -69,23 +69,15 @@ class LocalWorker:
         self._batches = (-1, 0)  # a mega-batch, and the number of its last one
         shares_model = settings.strategy.shares_model
         self.has_copy = self.is_virtual and shares_model and not settings.steps_in_place
-        self._create(settings, shared)
+        slot = settings.slot
+        if self.is_virtual:
+            slot = replace(slot, pool_threads=min(slot.pool_threads, 1))
+        self.training = TrainingWorker(replace(settings, slot=slot), shared)
+        self.training.runner.is_held = self.has_copy
         self.training.initialize()
         if self.is_virtual:
             self.device = replace(self.device, rows_per_s=self.rows_per_s)
         self._hold(rows)
-
-    def _create(self, settings: WorkerSettings, shared: SharedModel | None) -> None:
-        self._pending = PendingStore()
-        slot = settings.slot
-        if self.is_virtual:
-            slot = replace(slot, pool_threads=min(slot.pool_threads, 1))
-        self.training = TrainingWorker(
-            replace(settings, slot=slot), shared, self._pending if self.has_copy else None
-        )
-        if self.has_copy:
-            assert self.training.shared is not None
-            self._pending.bind(LocalStore(self.training.shared, self.training.kernels))
 
     def _hold(self, rows: Rows) -> None:
         if rows.is_replicated:
@@ -163,7 +155,8 @@ class LocalWorker:
 
     def release(self) -> None:
         """Add the pending change of the copy to the shared model."""
-        self._pending.release()
+        if copy := self.training.runner.copy:
+            copy.push()
 
     def write_s(self, nbytes: int) -> float:
         """Return how long it takes to write a checkpoint of so many bytes."""
@@ -192,52 +185,6 @@ class LocalWorker:
         return total_s
 
 
-class PendingStore:
-    """A `ModelStore` whose pushes are pending until `release`.
-
-    A batch is stepped through when it begins, with the model as it is then; the model contains its
-    change from the batch's end on. Pulls contain the pending changes, which are the worker's own.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from daskxml.worker.shared_model import LocalStore, ModelStore, SharedModel
-    >>> model, copy = SharedModel.create(1), np.empty(1, np.float32)
-    >>> store = PendingStore()
-    >>> store.bind(LocalStore(model))
-    >>> store.push(np.float32([2.0]))
-    >>> store.pull(copy)
-    >>> float(copy[0]), float(model.flat[0])
-    (2.0, 0.0)
-    >>> store.release()
-    >>> float(model.flat[0])
-    2.0
-    """
-
-    def __init__(self) -> None:
-        self._change: Array | None = None
-
-    def bind(self, store: ModelStore) -> None:
-        """Set the model's store; to be called before the first pull."""
-        self._store = store
-
-    def pull(self, out: Array) -> None:
-        """Copy the model with the pending change."""
-        self._store.pull(out)
-        if self._change is not None:
-            out += self._change
-
-    def push(self, delta: Array) -> None:
-        """Add to the pending change."""
-        self._change = delta.copy() if self._change is None else self._change + delta
-
-    def release(self) -> None:
-        """Add the pending change to the model."""
-        if self._change is not None:
-            self._store.push(self._change)
-        self._change = None
-
-
 class WorkerFactory:
     """Creates workers on machines.
 
@@ -250,7 +197,7 @@ class WorkerFactory:
     """
 
     def __init__(
-        self, config: RunConfig, spec: Spec, rows: Rows, devices: Devices, session: Session
+        self, config: RunConfig, spec: ModelSpec, rows: Rows, devices: Devices, session: Session
     ) -> None:
         self._config, self._devices, self._rows = config, devices, rows
         self._facts = DataFacts.of(spec, session.placement, rows.facts)

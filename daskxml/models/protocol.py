@@ -5,14 +5,17 @@ A kind is a folder in `daskxml.models` and a line in `daskxml.models.kinds.KINDS
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 from daskxml.core.arrays import Array, Csr, Partition, Segment
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.fields import Checked, bounded
 from daskxml.kernels import Kernels
+
+if TYPE_CHECKING:
+    from daskxml.models.fitting import FitSettings, Fitter, Slot
 
 Arrays = Mapping[str, Any]  # a model's parameters by their names
 DEFAULT_KIND = "network"  # of a run file or a stored model that names none
@@ -220,6 +223,60 @@ class TrainedKind(ModelKind[AnySpec], Protocol[AnySpec]):
     def work(self, row: Mapping[str, Any]) -> str:
         """Return how much is trained at a row of the history."""
 
+    def prepare(
+        self, parts: Sequence[Any], counts: Any, spec: AnySpec, seed: int,
+        blocks: Sequence[tuple[Any, int, int]], submit: Callable[..., Any], threads: int = 1,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """Return the description with what the rows decide, and what else fitting takes of them.
+
+        Either may be what ``submit`` returns. By default nothing depends on the rows.
+
+        Parameters
+        ----------
+        parts, blocks
+            The training rows as partitions; and cut into blocks: partition, first row, row after
+            the last.
+        counts
+            ``(labels,)``, how many of them have each label.
+        spec, seed
+            Of the run file, with the columns of the rows.
+        submit
+            Called with the name of a task, a function and its arguments, among which may be
+            results of tasks.
+        threads
+            Of the process that computes a task.
+        """
+        return spec, None
+
+
+class FittedKind(TrainedKind[AnySpec], Protocol[AnySpec]):
+    """A kind that is fitted in tasks: one member after the other, each in pieces.
+
+    `daskxml.session.fit_run` says in which order, `daskxml.models.fitting.Fitter` does it.
+    ``[training] trees`` or ``epochs``, which of them `limits` allows, is the number of members.
+    """
+
+    strategy: str | None = None
+    member: str  # of the model, in messages and in the names of its arrays: ``tree0.order``
+    alike: tuple[str, ...] = ("kind", "features", "labels")  # in models to which members are added
+    needs_all_rows: bool = True
+    scales_weights: bool = False
+    row_s: float | None = 2e-5  # to descend trees by beam
+
+    def limits(self, config: Any) -> Iterator[Limit]:
+        """Yield what tasks need, and have no use for."""
+        kind = f"[model] kind = {self.Spec.kind!r}"
+        yield Limit("training.megabatches", (0,), f"{self.title} have none: leave it out")
+        for key in ("pools", "pool_threads"):
+            yield Limit(f"cluster.{key}", (0,), f"{kind} takes no pools: leave it at 0")
+        why = f"{kind} needs all rows on every worker: leave it at 'auto'"
+        yield Limit("data.residency", ("auto", "replicate"), why)
+        why = f"{kind} has no loss over all rows: leave it out"
+        yield Limit("evaluation.training_loss", (False,), why)
+
+    def fitter(self, settings: FitSettings, slot: Slot) -> Fitter:
+        """Return what computes the tasks in a process."""
+
 
 def difference(
     wanted: Mapping[str, tuple[tuple[int, ...], str]], arrays: Mapping[str, Any]
@@ -231,3 +288,40 @@ def difference(
             asked = wanted.get(name, "nothing")
             return f"array {name!r} is {found}, but its spec asks for {asked}"
     return None
+
+
+def part_arrays(arrays: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """Return the arrays of one part of a model by its own names.
+
+    Examples
+    --------
+    >>> part_arrays({"part0.output.bias": 1, "part1.output.bias": 2}, "part1")
+    {'output.bias': 2}
+    """
+    start = f"{part}."
+    return {
+        name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)
+    }
+
+
+def split_arrays(arrays: Mapping[str, Any], what: str) -> list[dict[str, Any]]:
+    """Return the arrays of each part of a model, by its own names.
+
+    Examples
+    --------
+    >>> split_arrays({"tree0.order": 1, "tree1.order": 2}, "tree")
+    [{'order': 1}, {'order': 2}]
+    """
+    parts: list[dict[str, Any]] = []
+    while own := part_arrays(arrays, f"{what}{len(parts)}"):
+        parts.append(own)
+    return parts
+
+
+def joined_arrays(parts: Sequence[Mapping[str, Any]], what: str) -> dict[str, Any]:
+    """Return the arrays of all parts as a model stores them: ``tree0.order`` and so on."""
+    return {
+        f"{what}{number}.{name}": array
+        for number, arrays in enumerate(parts)
+        for name, array in arrays.items()
+    }

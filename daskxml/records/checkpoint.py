@@ -5,7 +5,7 @@ the session: strategy, ledger and history. Arrays that differ from worker to wor
 state, a replica that merges leave as it is) are beside it in ``checkpoints/NNNNNN/n.safetensors``,
 written before the file that completes the checkpoint, whose session maps workers to numbers.
 
-A run of label trees has a file for each tree instead, which it never writes again.
+A run that fits its model in tasks has a file for each member, which it never writes again.
 """
 
 from __future__ import annotations
@@ -61,37 +61,37 @@ def write_checkpoint(
     return path
 
 
-def store_tree(
-    run_dir: str | Path, tree: int, arrays: Mapping[str, Array], row: Mapping[str, Any]
+def store_member(
+    run_dir: str | Path, number: int, arrays: Mapping[str, Array], row: Mapping[str, Any]
 ) -> str:
-    """Write a label tree, and its row of the history: a run that goes on does not fit it again.
+    """Write a member of a model, and its row of the history: a run that goes on keeps it.
 
     It is where the checkpoint of another run would, ``checkpoints/000001.safetensors`` for
-    tree 0; all of them stay. Those of later trees are removed. Return why it could not be written;
+    member 0; all of them stay. Those of later ones are removed. Return why it could not be written;
     "" if it was.
     """
     metadata = {"format": FORMAT_VERSION, "row": json.dumps(row)}
     try:
-        path = make_folder(Path(run_dir) / FOLDER) / f"{tree + 1:06d}.safetensors"
+        path = make_folder(Path(run_dir) / FOLDER) / f"{number + 1:06d}.safetensors"
         if path.exists():
             return ""  # another has written it, and maybe later ones, while this one was frozen
-        _drop_later(run_dir, tree + 1)
+        _drop_later(run_dir, number + 1)
         write_tensors(path, dict(arrays), metadata)
     except ModelError as error:
         return error.message
     return ""
 
 
-def stored_trees(checkpoint: str | Path) -> list[Path]:
-    """Return the files of trees up to the first that is missing; ``checkpoint`` is one of them."""
+def stored_members(checkpoint: str | Path) -> list[Path]:
+    """Return the files of members up to the first that is missing; ``checkpoint`` is of one."""
     folder, found = Path(checkpoint).parent, list[Path]()
     while (path := folder / f"{len(found) + 1:06d}.safetensors").exists():
         found.append(path)
     return found
 
 
-def read_tree(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the arrays of a tree that `store_tree` wrote, and its row of the history.
+def read_member(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return the arrays of a member that `store_member` wrote, and its row of the history.
 
     Raises
     ------
@@ -99,11 +99,11 @@ def read_tree(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
         If it is damaged, or the checkpoint of another kind of model.
     """
     arrays, metadata = read_tensors(path, writable=False)
-    return arrays, tree_row(path, metadata)
+    return arrays, member_row(path, metadata)
 
 
-def tree_row(path: str | Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    """Return the row in a tree's metadata.
+def member_row(path: str | Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Return the row in a member's metadata.
 
     Raises
     ------
@@ -112,14 +112,14 @@ def tree_row(path: str | Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     """
     if "row" not in metadata:
         raise ModelError(
-            f"{path}: the model to continue from is no label tree: leave [model] kind as it was"
+            f"{path}: the model to continue from is of another kind: leave [model] kind as it was"
         )
     try:
         row = parse_json(metadata["row"])
         check_row(row)
     except ValueError as error:
         raise ModelError(
-            f"{path}: is damaged ({error}); delete it to fit this tree again"
+            f"{path}: is damaged ({error}); delete it to fit this part again"
         ) from error
     return dict(row)
 
@@ -256,7 +256,7 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]
     except ModelError as error:
         raise ModelError(f"{error.message}, or {remedy}") from None
     if "row" in metadata:
-        problem = "the model to continue from is of label trees: leave [model] kind as it was"
+        problem = "the model to continue from is of another kind: leave [model] kind as it was"
         raise ModelError(f"{path}: {problem}")
     try:
         if metadata["format"] != FORMAT_VERSION or not models:

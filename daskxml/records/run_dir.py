@@ -33,9 +33,9 @@ from daskxml.records.checkpoint import FOLDER as CHECKPOINTS
 from daskxml.records.checkpoint import (
     checkpoints,
     latest_checkpoint,
+    member_row,
     parse_session,
-    stored_trees,
-    tree_row,
+    stored_members,
 )
 from daskxml.records.environment import (
     ENVIRONMENT_FILE,
@@ -196,8 +196,8 @@ class RunDir:
         try:
             _, metadata = read_tensors(self.checkpoint, verify=False)  # the workers will
             if "row" in metadata:
-                paths = stored_trees(self.checkpoint)
-                return [tree_row(path, read_tensors(path, verify=False)[1]) for path in paths]
+                paths = stored_members(self.checkpoint)
+                return [member_row(path, read_tensors(path, verify=False)[1]) for path in paths]
             return list(parse_session(metadata)["history"])
         except (ModelError, KeyError, ValueError) as error:
             raise ModelError(

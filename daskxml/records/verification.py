@@ -1,7 +1,7 @@
 """Does a run's record follow its rules? Its directory read, every row of its history recomputed.
 
-`daskxml.records.audit` says what is recomputed, and from what; of label trees, which no strategy
-leases, every piece of a tree counts once.
+`daskxml.records.audit` says what is recomputed, and from what; of runs in tasks, which no strategy
+leases, every piece counts once.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def verify(run: str | Path, data: Sequence[str] = ()) -> Verification:
         events, decisions = audit.events, audit.decisions
     else:
         findings, notes = Findings(), []
-        events = decisions = check_tree_rows(rows, findings)
+        events = decisions = check_fitted_rows(rows, findings)
     _check_evaluations(history, findings)
     test_rows = _check_metrics(directory, history, data, findings) if data else 0
     if data and not test_rows:
@@ -216,7 +216,7 @@ def _check_length(directory: Path, megabatches: int) -> None:
 
 
 def checked_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a row, which must be one of label trees.
+    """Return a row, which must be of a run in tasks.
 
     Raises
     ------
@@ -238,13 +238,13 @@ def checked_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return row
 
 
-def check_tree_rows(history: Sequence[Mapping[str, Any]], findings: Findings) -> int:
+def check_fitted_rows(history: Sequence[Mapping[str, Any]], findings: Findings) -> int:
     """Compare every row with what follows from the others; return the number of pieces.
 
     Parameters
     ----------
     history
-        See `daskxml.session.tree_run`; a row a tree.
+        See `daskxml.session.fit_run`; a row a member.
     findings
         Gets what does not agree.
 
@@ -253,7 +253,7 @@ def check_tree_rows(history: Sequence[Mapping[str, Any]], findings: Findings) ->
     >>> row = {"megabatch": 1, "rows": 9, "epoch": 1.0, "train_s": 2.0, "pieces": 2, "workers": {
     ...     "a": {"pieces": [0, 0], "updates": 2, "rows": 9, "weight": 1.0, "busy_s": 1.5,
     ...           "idle_s": 0.5}}}
-    >>> check_tree_rows([row], findings := Findings())
+    >>> check_fitted_rows([row], findings := Findings())
     2
     >>> print(*findings.disagreements, sep="; ")
     mega-batch 1: times that piece 0 counts is 2 in the record, by the rules 1; mega-batch 1: times

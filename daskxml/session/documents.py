@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import starmap
 from typing import Any
 
 from daskxml.config import RunConfig
-from daskxml.config.sections import VECTORIZE
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.formats import holds_documents, plan_files, read_documents
@@ -27,11 +25,12 @@ from daskxml.data.text import (
 from daskxml.session.setup import ColumnNames
 
 Found = tuple[WordCounts, frozenset[str]]  # words, and names of labels
+NOT_ALIKE = "training rows are documents, test rows are none: give files of both"
 TEXT_BLOCK_BYTES = 4 << 20  # texts take longer than rows
 
 
-def with_text_stage(config: RunConfig, files: Sequence[str]) -> RunConfig:
-    """Return a run file that says so where its training files hold documents.
+def has_texts(config: RunConfig, files: Sequence[str]) -> bool:
+    """Whether the training files of a run file hold documents.
 
     Parameters
     ----------
@@ -45,16 +44,14 @@ def with_text_stage(config: RunConfig, files: Sequence[str]) -> RunConfig:
     ConfigError
         If there are settings of texts, but no documents.
     """
-    pipeline, text = config.pipeline, config.text
-    if pipeline.stages:
-        return config
+    text = config.text
     if files and holds_documents(files, config.data.format, text.column):
-        return replace(config, pipeline=replace(pipeline, stages=(VECTORIZE,)))
+        return True
     if text != TextSettings():
         place = files[0] if files else "training rows"
         problem = f"no column {text.column!r} of texts, for which there is a section [text]"
         raise ConfigError(f"{place}: {problem}: leave it out, or name text.column")
-    return config
+    return False
 
 
 def vectorize_files(

@@ -52,7 +52,7 @@ from daskxml.session.setup import (
     training_recipe,
 )
 
-BLOCK_ROWS = 16_384  # of a task that sums rows for label trees
+BLOCK_ROWS = 16_384  # of a task that sums rows
 
 Result = TypeVar("Result")
 

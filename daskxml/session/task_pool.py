@@ -1,7 +1,7 @@
 """Tasks that take each other's results, and which worker computes which of them.
 
 A pool decides when a task begins, and on which worker: as soon as the tasks are done whose results
-it takes, and a worker has room. Pieces of a tree begin in their order, and all else before them.
+it takes, and a worker has room. Pieces begin in their order, and all else before them.
 How tasks are computed is that of a subclass: as Dask's, by threads, or on virtual clocks.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 PIECE = "piece"  # the name of the tasks that wait for others
-HERE = object()  # among a task's arguments: what returns the `TreeFitter` of its process
+HERE = object()  # among a task's arguments: what returns the `Fitter` of its process
 
 
 @dataclass(eq=False)
@@ -55,7 +55,7 @@ class Task:
 
     @property
     def is_piece(self) -> bool:
-        """Whether it is a piece of a tree."""
+        """Whether it is a piece."""
         return self.what == PIECE
 
     def needs(self) -> Iterator[Task]:

@@ -33,7 +33,7 @@ from daskxml.worker.resident_rows import (
     part_of,
 )
 from daskxml.worker.settings import WorkerSettings
-from daskxml.worker.shared_model import ModelCopy, ModelStore, SharedModel
+from daskxml.worker.shared_model import ModelCopy, SharedModel
 
 WARM_UP_S = 0.05  # of steps that are timed
 _LOSS_UNIT = 2.0**-20  # sums of its multiples are exact: leases may be cut anywhere
@@ -49,7 +49,7 @@ class BatchRunner:
     pool
         Its threads step through the parts of batches instead.
     copy
-        Of a shared model, where batches are stepped on a copy.
+        Of a shared model, where batches are stepped on a copy; their changes are added to it.
     memory
         What the worker allocates on its device, beside the rows.
 
@@ -58,6 +58,8 @@ class BatchRunner:
     max_batch_rows
         The largest batch for which the replica has memory. Larger ones are stepped through in
         parts; a batch for which there turns out to be no room lowers it and is tried again.
+    is_held
+        Changes of the copy are not added: whoever sets it pushes them.
     """
 
     def __init__(
@@ -65,10 +67,10 @@ class BatchRunner:
         pool: Pool | None, copy: ModelCopy | None, memory: MemoryPlan,
     ) -> None:  # fmt: skip
         self.memory, self._settings, self._rows = memory, settings, rows
-        self.replica, self.pool, self._copy = replica, pool, copy
+        self.replica, self.pool, self.copy, self.is_held = replica, pool, copy, False
         self.max_batch_rows = replica.max_batch_rows
         self._reported_rows = settings.max_batch_rows
-        spec, sampling = settings.data.network, settings.config.sampling
+        spec, sampling = settings.data.spec, settings.config.sampling
         self._is_random = sampling.is_on or spec.dropout > 0.0 or spec.feature_dropout > 0.0
 
     def close(self) -> None:
@@ -83,14 +85,15 @@ class BatchRunner:
 
     def run(self, batches: Sequence[Batch], lr: float, fetched: Fetched) -> WorkStats:
         """Step through batches; see `daskxml.worker.training_worker.TrainingWorker.lease`."""
-        if self._copy is None:
+        if self.copy is None:
             done = self._run(batches, lr, fetched)
         else:
             done = WorkStats()
             for batch in batches:
-                self._copy.pull()
+                self.copy.pull()
                 done += self._run([batch], lr, fetched)
-                self._copy.push()
+                if not self.is_held:
+                    self.copy.push()
         if self._settings.config.sampling.is_on and done.rows:
             share = done.labels_scored / self._settings.data.spec.labels
             done.means = {"active": (share, done.rows)}
@@ -195,7 +198,7 @@ class BatchRunner:
 
 def make_batch_runner(
     settings: WorkerSettings, kernels: Kernels, rows: ResidentRows,
-    shared: SharedModel | None = None, store: ModelStore | None = None,
+    shared: SharedModel | None = None,
 ) -> BatchRunner:  # fmt: skip
     """Return a worker's batch runner with a new replica.
 
@@ -204,9 +207,7 @@ def make_batch_runner(
     kernels
         Of the replica, with all of the worker's threads.
     shared
-        The shared model, which the replica steps on where the settings say so.
-    store
-        The shared model where batches are stepped on a copy of it.
+        The shared model, which the replica steps on where the settings say so, else on a copy.
 
     Raises
     ------
@@ -214,12 +215,13 @@ def make_batch_runner(
         If the model does not fit into the device's memory.
     """
     threads, budget = settings.slot.pool_threads, settings.logits_budget_bytes
-    config, spec = settings.config, settings.data.network
+    config, spec = settings.config, settings.data.spec
     memory, rows_wanted = fit_memory(settings, kernels), settings.max_batch_rows
     if memory.batch_rows < rows_wanted:
         rows_wanted = memory.batch_rows
     elif threads:  # this replica does not step, but ranks labels
         rows_wanted = max(rows_wanted, config.evaluation.batch_rows)
+    in_place = shared is not None and settings.steps_in_place
     replica = Replica(
         spec,
         config.optimizer,
@@ -228,12 +230,12 @@ def make_batch_runner(
         logits_budget_bytes=budget,
         sampling=config.sampling,
         tables=label_tables(config.sampling, spec, config.run.seed),
-        flat=shared.flat if shared is not None and settings.steps_in_place else None,
+        flat=shared.flat if shared is not None and in_place else None,
         output_dtype=output_dtype(settings, kernels),
     )
     rows.sends_numbers = settings.strategy.is_joint or not replica.is_captured
     pool = Pool(replica, threads, settings.max_batch_rows, budget) if threads else None
-    copy = ModelCopy(kernels, replica.flat, store) if store is not None else None
+    copy = None if shared is None or in_place else ModelCopy(kernels, replica.flat, shared)
     return BatchRunner(settings, rows, replica, pool, copy, memory)
 
 

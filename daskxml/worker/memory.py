@@ -155,7 +155,7 @@ def fit_memory(settings: WorkerSettings, kernels: Kernels) -> MemoryPlan:
         rows = (rows + 1) // 2
         plan = plan_memory(settings, kernels, rows)
     if free_bytes and plan.total_bytes > free_bytes:
-        spec = settings.data.network
+        spec = settings.data.spec
         raise TrainingError(
             f"a model of {spec.features:,} features, {spec.labels:,} labels and hidden layers "
             f"{list(spec.hidden)} needs {plan.describe()}; the worker has "
@@ -177,7 +177,7 @@ def _free_bytes(settings: WorkerSettings, kernels: Kernels) -> int:
 
 def _what_fits(settings: WorkerSettings, kernels: Kernels, free_bytes: int) -> str:
     """Return the largest power of two of hidden units with which a model fits, in words."""
-    spec = settings.data.network
+    spec = settings.data.spec
     units = 1 << max(spec.hidden).bit_length()
     while units > 1:
         units //= 2
@@ -238,7 +238,7 @@ def _replica(
     settings: WorkerSettings, kernels: Kernels, batch_rows: int, budget_bytes: int
 ) -> Replica:
     return Replica(
-        settings.data.network,
+        settings.data.spec,
         settings.config.optimizer,
         kernels,
         max_batch_rows=batch_rows,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from daskxml.config import RunConfig
 from daskxml.models.network.spec import ModelSpec
@@ -27,7 +27,7 @@ class DataFacts:
     Attributes
     ----------
     spec
-        The model for their features and labels.
+        The network for their features and labels.
     rows
         Number of training rows.
     stream_rows
@@ -36,19 +36,13 @@ class DataFacts:
         Features of a typical row, for planning memory and for the warm-up.
     """
 
-    spec: Any
+    spec: ModelSpec
     rows: int
     stream_rows: tuple[int, ...]
     row_nonzeros: int
 
-    @property
-    def network(self) -> ModelSpec:
-        """The model, which is a network."""
-        network: ModelSpec = self.spec
-        return network
-
     @classmethod
-    def of(cls, spec: Any, placement: Placement, facts: Facts) -> DataFacts:
+    def of(cls, spec: ModelSpec, placement: Placement, facts: Facts) -> DataFacts:
         """Return the facts of rows that are as ``placement`` says."""
         return cls(
             spec=spec,

@@ -14,7 +14,6 @@ import secrets
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -188,76 +187,22 @@ def _unreachable(handle: SharedHandle, why: str | None) -> ClusterError:
     )
 
 
-class ModelStore(Protocol):
-    """The model of a worker that steps on a copy of it."""
-
-    def pull(self, out: Array) -> None:
-        """Copy the model, as it stands, into ``(size,)`` float32 on the host."""
-
-    def push(self, delta: Array) -> None:
-        """Add ``(size,)`` float32 on the host to the model; it may be changed afterwards."""
-
-
-class LocalStore:
-    """A `ModelStore` of a shared model on this machine.
-
-    Neither side waits for others: what they write meanwhile may be in a copy or not, and an
-    addition to the same number at the same moment may be lost, as Hogwild allows.
-
-    Parameters
-    ----------
-    shared
-        The model.
-    kernels
-        Of a CPU, to use all of their threads; None is one thread.
-
-    Attributes
-    ----------
-    flat
-        The model's memory.
-
-    Examples
-    --------
-    >>> model = SharedModel.create(2)
-    >>> store, copy = LocalStore(model), np.empty(2, np.float32)
-    >>> for _ in range(2):
-    ...     store.push(np.float32([1.0, -3.0]))
-    >>> store.pull(copy)
-    >>> copy
-    array([ 2., -6.], dtype=float32)
-    """
-
-    def __init__(self, shared: SharedModel, kernels: Kernels | None = None) -> None:
-        self.flat = shared.flat
-        self._kernels = kernels or get_kernels("cpu", 1)
-
-    def pull(self, out: Array) -> None:
-        """Copy the model, as it stands."""
-        self._kernels.copy(out, self.flat)
-
-    def push(self, delta: Array) -> None:
-        """Add to the model."""
-        self._kernels.add_scaled(self.flat, delta, 1.0)
-
-    def push_change(self, after: Array, before: Array) -> None:
-        """Add ``after - before`` to the model, in one pass."""
-        self._kernels.add_two(self.flat, after, 1.0, before, -1.0)
-
-
 class ModelCopy:
-    """A flat model that follows another one, batch by batch.
+    """A copy of a shared model, on which a worker steps batch by batch.
 
-    With a model of this machine on a CPU, a batch costs seven passes over the model's size beside
-    the step: two copies, and the change in one pass over three.
+    Neither waits for others: what they write meanwhile may be in the copy or not, and an addition
+    to the same number at the same moment may be lost, as Hogwild allows. On a CPU a batch costs
+    seven passes over the model's size beside the step: two copies, and the change in one pass over
+    three.
 
     Parameters
     ----------
     kernels
-        Of the device.
+        Of the device; on a CPU all of their threads copy and add.
     flat
         ``(size,)`` float32 on the device: the copy, which steps change in place.
-    store
-        The model.
+    model
+        The shared one.
 
     Examples
     --------
@@ -265,7 +210,7 @@ class ModelCopy:
     >>> from daskxml.kernels import get_kernels
     >>> from daskxml.worker.shared_model import SharedModel
     >>> model, flat = SharedModel.create(2), np.zeros(2, np.float32)
-    >>> copy = ModelCopy(get_kernels("cpu", 1), flat, LocalStore(model))
+    >>> copy = ModelCopy(get_kernels("cpu", 1), flat, model)
     >>> copy.pull()
     >>> flat[0] += 1.0
     >>> model.flat[:] = 5.0  # another worker, meanwhile
@@ -274,24 +219,21 @@ class ModelCopy:
     array([6., 5.], dtype=float32)
     """
 
-    def __init__(self, kernels: Kernels, flat: Array, store: ModelStore) -> None:
-        self._kernels, self._flat, self._store = kernels, flat, store
+    def __init__(self, kernels: Kernels, flat: Array, model: SharedModel) -> None:
+        self._kernels, self._flat, self._model = kernels, flat, model.flat
+        self._here = kernels if kernels.name == "cpu" else get_kernels("cpu", 1)
         self._before = kernels.zeros(flat.shape)
-        # What a store writes to: the copy itself, or on a GPU a buffer that is sent there.
-        self._host = flat if kernels.name == "cpu" else np.empty(flat.shape, np.float32)
 
     def pull(self) -> None:
         """Copy the model before a batch."""
-        self._store.pull(self._host)
-        if self._host is not self._flat:
-            self._kernels.copy(self._flat, self._kernels.to_device(self._host))
+        self._kernels.copy(self._flat, self._kernels.to_device(self._model))
         self._kernels.copy(self._before, self._flat)
 
     def push(self) -> None:
         """Add the copy's changes since `pull` to the model, after a batch."""
-        before = self._before
-        if isinstance(self._store, LocalStore) and self._kernels.name == "cpu":
-            self._store.push_change(self._flat, before)
+        kernels, before = self._kernels, self._before
+        if kernels is self._here:
+            kernels.add_two(self._model, self._flat, 1.0, before, -1.0)
         else:
-            self._kernels.axpby(before, self._flat, 1.0, before, -1.0)
-            self._store.push(self._kernels.to_host(before))
+            kernels.axpby(before, self._flat, 1.0, before, -1.0)
+            self._here.add_scaled(self._model, kernels.to_host(before), 1.0)

@@ -32,15 +32,12 @@ from daskxml.kernels.cpu.thread_team import ONE_THREAD
 from daskxml.metrics import propensities
 from daskxml.models.network.spec import Layout, initial_parameters
 from daskxml.optim import GradientBuffer, Optimizer
-from daskxml.worker.batch_runner import (
-    make_batch_runner,
-    warm_up,
-)
+from daskxml.worker.batch_runner import make_batch_runner
 from daskxml.worker.memory import choose_budget
 from daskxml.worker.replica import Replica
 from daskxml.worker.resident_rows import Batch, Fetched, ResidentRows
 from daskxml.worker.settings import WorkerSettings
-from daskxml.worker.shared_model import LocalStore, ModelStore, SharedModel
+from daskxml.worker.shared_model import SharedModel
 
 
 class TrainingWorker:
@@ -50,8 +47,6 @@ class TrainingWorker:
     ----------
     shared
         The shared model of another process; None where it is to be created here, if any.
-    store
-        Through which a worker on another machine pulls that model and pushes its changes.
     zeros
         Allocates the arrays that are sent in merges, ``(size,)`` float32; by default the kernels.
 
@@ -76,7 +71,7 @@ class TrainingWorker:
 
     def __init__(
         self, settings: WorkerSettings, shared: SharedModel | None = None,
-        store: ModelStore | None = None, zeros: Callable[[int], Array] | None = None,
+        zeros: Callable[[int], Array] | None = None,
     ) -> None:  # fmt: skip
         slot, shares_model = settings.slot, settings.strategy.shares_model
         self._leave_blas = weakref.finalize(self, ONE_THREAD.__enter__().__exit__)
@@ -87,13 +82,10 @@ class TrainingWorker:
         self.generation = self.best = 0
         self.label_counts: Array = np.zeros(settings.data.spec.labels, dtype=np.int64)
         self.inverse_propensity: Array = np.ones(settings.data.spec.labels)
-        self.layout = Layout(settings.data.network)
+        self.layout = Layout(settings.data.spec)
         self._owns_shared = shared is None and shares_model
         self.shared = SharedModel.create(self.layout.size) if self._owns_shared else shared
-        if self.shared is not None and not settings.steps_in_place:
-            kernels = self.kernels if self.kernels.name == "cpu" else None
-            store = store or LocalStore(self.shared, kernels)
-        self.runner = make_batch_runner(settings, self.kernels, self.rows, self.shared, store)
+        self.runner = make_batch_runner(settings, self.kernels, self.rows, self.shared)
         self.replica, self.memory = self.runner.replica, self.runner.memory
         self._zeros: Callable[[int], Array] = zeros or self.kernels.zeros
         self.current, self.previous, self.scratch = map(self._zeros, [self.layout.size] * 3)
@@ -107,10 +99,6 @@ class TrainingWorker:
         if self.shared is not None:
             self.shared.close()
 
-    def warm_up(self) -> float:
-        """Compile the kernels, and return the measured rows a second."""
-        return warm_up(self.replica, self.settings)
-
     def count_labels(self, label_counts: Array) -> None:
         """Set the counts of each label in the training rows, ``(labels,)`` int64."""
         self.label_counts, config = label_counts, self.settings.config
@@ -119,10 +107,6 @@ class TrainingWorker:
         weights = label_weights(config.training.class_weight, label_counts, found, base)
         self.inverse_propensity = found
         self.runner.weigh_labels(weights)
-
-    def announce_memory(self) -> str:
-        """Return the line for the user before the run begins."""
-        return self.memory.announce()
 
     def initialize(self) -> None:
         """Start from the seed's model."""
@@ -313,8 +297,8 @@ class TrainingWorker:
     def lease(self, batches: Sequence[Batch], lr: float, fetched: Fetched) -> WorkStats:
         """Step through batches; ``fetched`` has the rows of spans that are not resident here.
 
-        The threads of a pool divide each batch among them. Where the shared model is elsewhere,
-        every batch is stepped on a fresh copy, whose changes are added to it.
+        The threads of a pool divide each batch among them. Other workers step every batch on a
+        fresh copy of a shared model, and add their changes to it.
 
         Raises
         ------

@@ -61,7 +61,6 @@ def test_what_needs_a_cluster_does_not_go_with_no_workers():
         ({"train": (X, X)}, "rows in Dask collections need a cluster: call daskxml.train without"),
         ({"train": X}, "rows in Dask collections need a cluster"),
         ({"train": "a.txt", "scheduler": "tcp://a:1"}, "give workers=, for a local cluster"),
-        ({"train": "a.txt", "overrides": ["pipeline.stages=['a:b']"]}, "stages need a cluster"),
         ({"train": "a.txt", "overrides": ["cluster.pools=2"]}, "pools need a cluster: leave work"),
     ]:
         with pytest.raises(daskxml.ConfigError, match=problem):
@@ -149,7 +148,7 @@ def test_ctrl_c_is_a_request_wherever_it_comes(config, place, files, tmp_path):
     lines = iter(range(100_000))
     loop = (
         {"tree": "_follow", "network": "run"}[config],
-        f"{'trees' if config == 'tree' else 'driver'}.py",
+        f"{'fit_run' if config == 'tree' else 'driver'}.py",
     )
 
     def traced(frame, event, argument):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -161,18 +159,6 @@ def test_a_model_of_texts_takes_texts(
         plain.predict_text(["red"])
 
 
-def test_the_dask_classifier_takes_rows_of_texts(client: Client) -> None:
-    rows = vectorize(TEXTS, NAMES, client=client)
-    classifier = daskxml.DaskXMLClassifier(
-        "network", client=client, hidden=16, batch_size=16, epochs=12, learning_rate=0.05
-    )
-    classifier.fit(rows, eval_set=rows)
-    assert "car" in classifier.predict_labels(["some yellow van"], k=2)[0]
-    assert classifier.evals_result_["validation"]["P@1"]
-    with pytest.raises(daskxml.InputError, match="leave y out"):
-        classifier.fit(rows, NAMES)
-
-
 def shouted(texts: list[str], labels: list[Any], marker: str) -> tuple[list[str], list[Any]]:
     """Ends its worker when it is called first."""
     if not Path(marker).exists():
@@ -241,113 +227,34 @@ def test_wrong_documents_are_one_line(client: Client, tmp_path: Path) -> None:
         assert "\n" not in str(raised.value)
 
 
-@pytest.fixture
-def of_stages(
-    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> dict[str, Any]:
-    """A run file with stages, one of them of a module in the working directory."""
-    monkeypatch.chdir(tmp_path)
-    sys.modules.pop("own_stages", None)
-    Path("own_stages.py").write_text(
-        "def shouted(texts, labels):\n    return [text.upper() for text in texts], labels\n"
-    )
-    return {
-        **RUN,
-        "data": {"train": [str(files["jsonl"])], "test": [str(files["csv"])]},
-        "pipeline": {"stages": ["own_stages:shouted", "vectorize"]},
-        "text": {"lowercase": False, "min_df": 2},
-    }
-
-
-def test_the_stages_of_a_run_file(
-    client: Client,
-    files: dict[str, Path],
-    of_stages: dict[str, Any],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+def test_the_documents_of_a_run_file(
+    client: Client, files: dict[str, Path], tmp_path: Path
 ) -> None:
-    run_file = {name: values for name, values in of_stages.items() if name != "strategy"} | TREE
+    run_file = TREE | {"text": {"lowercase": False, "min_df": 2}}
+    given = {"train": files["jsonl"], "test": files["csv"], "client": client}
     stages: list[Any] = []
 
     def hear(event: Any) -> None:
         stages.extend(event["stages"] if event["kind"] == "stages" else ())
 
-    run = daskxml.train(run_file, client=client, out=tmp_path / "run", on_event=hear)
-    assert "BUS" in run.model.header.feature_names
+    run = daskxml.train(run_file, **given, out=tmp_path / "run", on_event=hear)
     assert run.metrics["P@1"] > 0.5
-    assert [stage["name"] for stage in stages[:3]] == ["read", "shouted", "count words"]
-    stages.clear()
-    with Pipeline(client=client, on_event=hear) as pipe:
-        texts = pipe.read_texts(files["jsonl"])
-        runs = [pipe.train(run_file, texts, name=name, overrides=more)
-                for name, more in (("first", []), ("second", ["model.beam=5"]))]  # fmt: skip
-        assert all(stage.result().history for stage in runs)
-        done = [stage["name"] for stage in stages if stage["outcome"] == "done"]
-        assert [done.count(name) for name in ("shouted", "count words", "vectorize")] == [1, 1, 1]
-        shared = [stage["name"] for stage in stages if stage["outcome"] == "shared"]
-        assert shared == ["shuffle for second"]
-    cases = [
-        (
-            {"stages": ["no_such:function", "vectorize"]},
-            "'no_such:function': No module named 'no_such': put",
-        ),
-        ({"stages": ["own_stages:no", "vectorize"]}, "'own_stages:no': .*no attribute 'no'"),
-        (
-            {"stages": ["vectorise", "vectorize"]},
-            "must be 'vectorize' or a function, 'module:function'",
-        ),
-        ({"stages": ["own_stages:shouted"]}, r"\[text\] is for documents: add 'vectorize'"),
-    ]
-    for section, problem in cases:
-        with pytest.raises(daskxml.ConfigError, match=problem):
-            daskxml.train({**run_file, "pipeline": section}, client=client)
-    of_texts, matrices = {**TREE, "text": {"min_df": 2}}, daskxml.Matrices(np.eye(2), np.eye(2))
+    named = [stage["name"] for stage in stages]
+    assert named[:4] == ["read", "count words", "vectorize", "read test"]
+    assert named[4] == "vectorize test"
+    held = run_file | {"data": {"validation": 0.2}}
+    name = daskxml.launch(held, client=client, train=files["jsonl"], out=tmp_path / "left")
+    assert daskxml.attach(name, client=client).follow().model.header.vectorizer is not None
+    daskxml.attach(name, client=client).stop(forget_it=True)
+    assert held_out_rows([tmp_path / "left"], "FILE").rows == round(0.2 * len(TEXTS))
+    matrices = daskxml.Matrices(np.eye(2), np.eye(2))
     for place in (client, None):
         with pytest.raises(daskxml.ConfigError, match="training rows: no column 'text' of texts"):
-            daskxml.train(of_texts, client=place, train=matrices)
-    with pytest.raises(daskxml.ConfigError, match=r"\[pipeline\] stages are done with the files"):
-        daskxml.train(run_file, client=client, train=daskxml.Matrices(np.eye(2), np.eye(2)))
-    strangers = Path(run.out or "")
-    Path("own_stages.py").write_text("print(1 / 0)\n")
-    sys.modules.pop("own_stages")
-    problem = r"fails: ZeroDivisionError: division by zero \(.*/own_stages.py:1\)"
-    with pytest.raises(daskxml.ConfigError, match=problem):
-        daskxml.train(run_file, client=client)
-    Path("own_stages.py").write_text("open('was-run', 'w').close()\n")
-    only_the_file = rf"{strangers}/run.toml: \[pipeline\] stages would run code"
-    for place in ({"resume": strangers}, {"out": tmp_path / "another"}):
-        with pytest.raises(daskxml.ConfigError, match=only_the_file):
-            daskxml.train(strangers / "run.toml", client=client, **place)
-    with pytest.raises(daskxml.ConfigError, match=only_the_file), Pipeline(client=client) as pipe:
-        pipe.train(strangers / "run.toml", pipe.read_texts(files["jsonl"])).result()
-    assert main(["train", "--resume", str(strangers), "--workers", "1"]) == 2
-    assert not Path("was-run").exists()
-    named = f"pipeline.stages={run_file['pipeline']['stages']}"
-    assert main(["train", "--resume", str(strangers), "--workers", "1", "--set", named]) == 2
-    assert Path("was-run").exists()
-    shown = capsys.readouterr().err.splitlines()
-    assert f'add --set "{named}"' in shown[0]
-    assert "own_stages:shouted" in shown[1]
-
-
-@pytest.mark.slow
-def test_the_stages_of_detached_runs(
-    client: Client, of_stages: dict[str, Any], tmp_path: Path
-) -> None:
-    run_file = of_stages
-    held = {"data": {**run_file["data"], "validation": 0.2}}
-    name = daskxml.launch(run_file | held, client=client, out=tmp_path / "texts")
-    assert "BUS" in daskxml.attach(name, client=client).follow().model.header.feature_names
-    daskxml.attach(name, client=client).stop(forget_it=True)
-    with pytest.raises(daskxml.ConfigError, match="on rows that are in no files: give FILE"):
-        held_out_rows([tmp_path / "texts"], "FILE")
-
-
-def test_the_example_of_the_documentation(
-    client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    example = Path(__file__).parents[2] / "docs/examples/text_tags.py"
-    model = runpy.run_path(str(example))["main"](client, tmp_path)
-    assert set(model.predict_text(["some green pear"], k=2)[0]) == {"green", "fruit"}
-    told = capsys.readouterr().out
-    assert [told.count(f"{name}: ") for name in ("count words", "vectorize")] == [1, 1]
+            daskxml.train(run_file, client=place, train=matrices)
+        with pytest.raises(daskxml.ConfigError, match="are documents, test rows are none: give"):
+            daskxml.train(run_file, client=place, train=files["jsonl"], test=matrices)
+    with pytest.raises(daskxml.ConfigError, match=r"\[text\] is for files"), \
+            Pipeline(client=client) as pipe:  # fmt: skip
+        pipe.train(run_file, pipe.read_texts(files["jsonl"]))
+    with pytest.raises(daskxml.ConfigError, match="removed: files are inspected for documents"):
+        daskxml.train(TREE | {"pipeline": {"stages": ["a:b"]}}, train=files["jsonl"])

@@ -239,7 +239,7 @@ SHARING = ("strategy", "combine", "optimizer", "sampling", "cluster")
 )
 def test_keys_are_called_valid_that_are_accepted_in_this_run_file_and_no_others(given, sections):
     number = "trees" if given == {"model": {"kind": "trees"}} else "epochs"
-    tables = {"training": {number: 2}, "pipeline": {"stages": ["vectorize"]}} | given
+    tables = {"training": {number: 2}} | given
     run = load_run_config(tables)
     for section in offered(tables, ""):
         if section not in sections:
@@ -257,8 +257,8 @@ def test_keys_are_called_valid_that_are_accepted_in_this_run_file_and_no_others(
 
 def test_sections_are_called_valid_that_are_accepted_in_this_run_file():
     trees = LIMIT | {"model": {"kind": "trees"}, "cluster": {"device": "cpu"}}
-    assert set(SECTIONS) - set(offered(trees, "")) == {"strategy", "text", "gpu"}
-    assert set(SECTIONS) - set(offered(LIMIT, "")) == {"text"}
+    assert set(SECTIONS) - set(offered(trees, "")) == {"strategy", "gpu"}
+    assert set(SECTIONS) == set(offered(LIMIT, ""))
 
 
 def test_an_unknown_key_of_a_section_without_use_has_the_reason(tmp_path):

@@ -184,7 +184,8 @@ def silent(when: str) -> Case:
 
 
 @pytest.mark.parametrize(
-    "when", ["order_tree", "plan_tree", "fit_piece", "put_together", "rank_block", "store_tree"]
+    "when",
+    ["order_member", "plan_member", "fit_piece", "put_together", "rank_block", "store_member"],
 )
 def test_others_do_the_work_of_a_silent_worker(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     closed_s, published = [], TreeTruth._published

@@ -9,7 +9,7 @@ from typing import Any
 from daskxml.config import load_run_config
 from daskxml.records.audit import Audit, HistoryRow
 from daskxml.records.disagreements import Findings
-from daskxml.records.verification import check_tree_rows
+from daskxml.records.verification import check_fitted_rows
 from daskxml.strategies.megabatch import Strategy
 from harness.recount import recounted
 
@@ -53,7 +53,7 @@ def check_record(history: Sequence[Mapping[str, Any]]) -> None:
 def check_trees(history: Sequence[Mapping[str, Any]]) -> None:
     """Check that the history of a run of label trees has every piece once."""
     found = Findings()
-    check_tree_rows(json.loads(json.dumps(history)), found)
+    check_fitted_rows(json.loads(json.dumps(history)), found)
     assert not found.disagreements, "\n".join(map(str, found.disagreements))
 
 

@@ -13,15 +13,10 @@ import pytest
 from daskxml.config import load_run_config
 from daskxml.core.errors import TrainingError
 from daskxml.data.rows import concatenate, empty_array, is_on_disk, take_rows, to_scipy
+from daskxml.local.fit_run import prepare
 from daskxml.local.rows import read_rows
-from daskxml.models.trees.fitting import (
-    FitSettings,
-    Slot,
-    TreeFitter,
-    order_tree,
-    plan_tree,
-    put_together,
-)
+from daskxml.models.fitting import FitSettings, Slot
+from daskxml.models.trees.fitting import TreeFitter
 from daskxml.models.trees.nodes import Room
 from daskxml.session.row_loading import GivenRows, TasksHere, load_partitions, run_here
 
@@ -76,19 +71,19 @@ def test_pieces_of_one_plan_need_no_other(data) -> None:
     """A plan depends on free memory: what Dask computes again after a loss must not."""
     config = load_run_config("tree", {"data.train": [str(data["train"])], "model.cost": 0.5})
     rows = read_rows(config, 1)
-    assert rows.tree_spec is not None
-    settings = FitSettings(rows.tree_spec, rows.train[0].rows, config)
+    spec, vectors = prepare(rows, config)
+    settings = FitSettings(spec, rows.train[0].rows, config)
     part, counts = rows.train[0], rows.label_counts
     trees = []
     for nbytes in (2.0**62, 2.0**18):
         fitter = TreeFitter(settings, Slot())
         fitter.room = lambda part, nbytes=nbytes: Room(nbytes, part.features.columns, 5.0)
-        order = order_tree(settings, rows.label_vectors, 0)
-        plan = plan_tree(lambda fitter=fitter: fitter, part, counts, order, 2, False)
+        order = fitter.order(vectors, 0)
+        plan = fitter.plan(part, counts, order, 2, False)
         elsewhere = TreeFitter(settings, Slot())
         pieces = [elsewhere.fit(part, counts, order, 0, piece) for piece in plan.pieces]
-        again = order_tree(settings, rows.label_vectors, 0)
-        trees.append((len(plan.pieces), put_together(again, plan, pieces)))
+        again = elsewhere.order(vectors, 0)
+        trees.append((len(plan.pieces), elsewhere.put_together(again, plan, pieces)))
     (few, whole), (many, cut) = trees
     assert few < many
     assert all(np.array_equal(whole[name], cut[name]) for name in whole)

@@ -15,7 +15,7 @@ from daskxml.api.in_process import simulate
 from daskxml.config import load_run_config
 from daskxml.core.errors import ConfigError, DaskxmlError
 from daskxml.local import Loss
-from daskxml.local.trees import Clocks
+from daskxml.local.fit_run import Clocks
 from daskxml.session.task_pool import Task
 from harness.records import check_trees
 
@@ -68,7 +68,7 @@ def test_a_run_goes_on_from_its_checkpoint(data: Data, alone: daskxml.Run, tmp_p
     run = simulate(out / "run.toml", [1], resume=out, overrides=["training.trees=2"])
     assert same(run, alone)
     assert same(run, daskxml.Run(**{**vars(run), "model": daskxml.load(out)}))
-    with pytest.raises(DaskxmlError, match="is of label trees: leave"):
+    with pytest.raises(DaskxmlError, match="is of another kind: leave"):
         simulate({"training": {"epochs": 4}}, [1], **data, resume=out)
     with pytest.raises(DaskxmlError, match="1,500 training rows, the data 1,350"):
         simulate(VALUES, [1], **data, resume=out, overrides=["data.validation=0.1"])

@@ -1,9 +1,7 @@
 """A kind of model is one folder and one line: a small one does all that trained models do."""
 
 import ast
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,64 +12,25 @@ from daskxml.core.errors import ModelError
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.models import kinds
-from daskxml.models.mix.kind import Mix
-from daskxml.models.protocol import ModelKind, Spec
 from daskxml.models.store import ModelHeader
+from harness.popular import PopularSpec, registered
 from harness.small_models import network_and_trees
 
 ROWS = SyntheticSpec(rows=200, test_rows=80, features=40, labels=12, seed=4)
 OWN_ROOMS = [("models", room) for room in ("network", "trees", "mix")]
+SHARES = "table0.shares"
 PACKAGE = Path(daskxml.__file__).parent
 
 
-@dataclass(frozen=True, kw_only=True)
-class PopularSpec(Spec):
-    """The same labels for every row."""
-
-    kind: ClassVar[str] = "popular"
-
-
-class Popular(ModelKind[PopularSpec]):
-    """Ranks labels by how frequent they are."""
-
-    title, made_by, Spec = "popular labels", "count labels", PopularSpec
-
-    def problem(self, spec, arrays):
-        return None if arrays.keys() == {"shares"} else "shares are all that it has"
-
-    def ranker(self, spec, arrays, kernels):
-        self.shares = arrays["shares"]
-        return self
-
-    def top_k(self, segments, k):
-        best = np.argsort(-self.shares, kind="stable")[:k].astype(np.int32)
-        rows = sum(segment.rows.size for segment in segments)
-        return np.tile(best, (rows, 1)), np.tile(self.shares[best], (rows, 1))
-
-    def probabilities(self, segments):
-        return np.tile(self.shares, (sum(segment.rows.size for segment in segments), 1))
-
-    def describe(self, spec, arrays):
-        return "popular"
-
-    def smaller(self, spec, arrays, bits, drop):
-        return spec, {"shares": np.where(arrays["shares"] > drop, arrays["shares"], 0)}
-
-    def explain(self, spec, arrays, row, label):
-        return np.zeros(row.nonzeros)
-
-
 @pytest.fixture
-def popular(monkeypatch):
+def popular():
     """A model of a kind that is registered for the test alone."""
-    every = {**kinds.KINDS, "popular": Popular()}
-    monkeypatch.setitem(kinds.KINDS, "popular", every["popular"])
-    monkeypatch.setitem(kinds.KINDS, "mix", Mix(every))
     labels = to_scipy(generate(ROWS)[0].labels)
     counts = np.asarray(labels.sum(axis=0), np.int64).ravel()
     header = ModelHeader(spec=PopularSpec(features=40, labels=12), training_rows=200)
     shares = (counts / 200).astype(np.float32)
-    return daskxml.Model(header, {"shares": shares}, counts, threads=1)
+    with registered():
+        yield daskxml.Model(header, {SHARES: shares}, counts, threads=1)
 
 
 def test_a_new_kind_is_stored_ranks_and_is_made_smaller(popular, tmp_path):
@@ -81,14 +40,12 @@ def test_a_new_kind_is_stored_ranks_and_is_made_smaller(popular, tmp_path):
     assert repr(loaded) == "<daskxml.Model popular>"
     ids, scores = loaded.predict_top_k(test, 3)
     assert (ids == ids[0]).all()
-    assert (scores[0] == np.sort(popular.parameters["shares"])[::-1][:3]).all()
+    assert (scores[0] == np.sort(popular.parameters[SHARES])[::-1][:3]).all()
     assert loaded.evaluate(test) == popular.evaluate(test)
     assert loaded.calibrate(test).header.decisions is not None
-    drop = float(np.median(popular.parameters["shares"]))
-    assert (loaded.compress(drop=drop).parameters["shares"] == 0).any()
-    np.testing.assert_allclose(expit(loaded.logits(test))[0], popular.parameters["shares"])
-    with pytest.raises(daskxml.ConfigError, match="kind = 'popular': count labels"):
-        kinds.trained_kind("popular")
+    drop = float(np.median(popular.parameters[SHARES]))
+    assert (loaded.compress(drop=drop).parameters[SHARES] == 0).any()
+    np.testing.assert_allclose(expit(loaded.logits(test))[0], popular.parameters[SHARES])
 
 
 @pytest.mark.parametrize(("name", "message"), [
@@ -134,6 +91,6 @@ def test_a_new_kind_is_part_of_a_mixture(popular, tmp_path):
         again.predict_top_k(test, 5), mixture.predict_top_k(test, 5), strict=True
     ):
         np.testing.assert_array_equal(found, wanted)
-    again.parameters["part1.more"] = again.parameters.pop("part1.shares")
+    again.parameters["part1.more"] = again.parameters.pop(f"part1.{SHARES}")
     with pytest.raises(ModelError, match="part 1: shares are all that it has"):
         again.save(tmp_path / "other")

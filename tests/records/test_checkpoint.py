@@ -15,7 +15,7 @@ from daskxml.records.checkpoint import (
     latest_checkpoint,
     read_checkpoint,
     read_local,
-    store_tree,
+    store_member,
     write_checkpoint,
     write_local,
 )
@@ -85,7 +85,7 @@ def test_a_writer_that_was_frozen_leaves_the_checkpoints_of_others(tmp_path):
 def test_a_tree_that_another_has_written_stays_with_those_after_it(tmp_path):
     arrays = {"order": np.arange(3, dtype=np.int32)}
     for tree in (0, 1, 0):
-        assert not store_tree(tmp_path, tree, arrays, {"rows": 3})
+        assert not store_member(tmp_path, tree, arrays, {"rows": 3})
     assert [each.stem for each in checkpoints(tmp_path)] == ["000001", "000002"]
 
 

@@ -8,8 +8,8 @@ from daskxml.config import load_run_config
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.kernels import registry
+from daskxml.local.fit_run import LocalFitRun
 from daskxml.local.rows import read_rows
-from daskxml.local.trees import LocalTreeRun
 from harness.cuda_on_host import emulated, needs_compiler
 
 VALUES = {
@@ -31,7 +31,7 @@ def test_a_run_on_a_gpu_finds_the_trees_of_a_cpu(monkeypatch):
     found = {}
     for device in ("cpu", "cuda"):
         config = load_run_config({**VALUES, "cluster": {"device": device}})
-        run = LocalTreeRun(config, read_rows(config, 1, train, test), lambda event: None)
+        run = LocalFitRun(config, read_rows(config, 1, train, test), lambda event: None)
         found[device] = run.run()[0], run.history
     (model, history), (expected, expected_history) = found["cuda"], found["cpu"]
     assert kernels._device.queued["fit_nodes"] >= 2

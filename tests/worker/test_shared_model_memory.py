@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from daskxml.core.errors import ClusterError, ConfigError
-from daskxml.kernels import get_kernels
-from daskxml.worker.shared_model import LocalStore, SharedHandle, SharedModel
+from daskxml.worker.shared_model import SharedHandle, SharedModel
 
 SIZE = 1000
 CHILD = """
@@ -212,17 +211,3 @@ def test_without_memfd_it_is_private(monkeypatch):
 def test_more_memory_than_there_is_has_an_error_of_its_own():
     with pytest.raises(ClusterError, match="no memory for a shared model of"):
         SharedModel.create(2**60)
-
-
-@pytest.mark.parametrize("threads", [None, 2])
-def test_pushes_add_and_never_overwrite(threads):
-    model = SharedModel.create(3)
-    store = LocalStore(model, threads and get_kernels("cpu", threads))
-    copy = np.empty(3, np.float32)
-    store.pull(copy)
-    model.flat[:] = [5.0, 6.0, 7.0]  # somebody else
-    store.push(np.float32([1.0, 0.0, -1.0]))
-    assert model.flat.tolist() == [6.0, 6.0, 6.0]
-    store.push_change(np.float32([3.0, 2.0, 1.0]), np.float32([1.0, 1.0, 1.0]))
-    assert model.flat.tolist() == [8.0, 7.0, 6.0]
-    assert copy.tolist() == [0.0, 0.0, 0.0]

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce, wraps
-from operator import add, attrgetter
+from operator import add
 from typing import Any, Literal, Self
 
 import dask.array as da
@@ -19,10 +19,8 @@ from daskxml.api.collections import DaskRows, as_scipy, find_rows, lazy_blocks, 
 from daskxml.api.estimators.classifier import XMLClassifier, pair_of
 from daskxml.api.estimators.labels import LabelsError, LabelSet, read_labels
 from daskxml.api.estimators.settings import DEFAULT_METRIC, ranked_sums, resolve_settings
-from daskxml.api.stages import Rows
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.formats import lists_again
-from daskxml.session.setup import ColumnNames
 
 Pair = tuple[Any, Any]  # delayed blocks of rows and of their labels
 
@@ -79,7 +77,7 @@ class DaskXMLClassifier(XMLClassifier):
     def fit(
         self,
         X: Any,
-        y: Any = None,
+        y: Any,
         sample_weight: Any = None,
         *,
         eval_set: Any = None,
@@ -91,8 +89,7 @@ class DaskXMLClassifier(XMLClassifier):
         ----------
         X
             ``(rows, features)``: a Dask array of sparse or dense blocks, or a Dask data frame of
-            numbers; or rows of a `daskxml.Pipeline`, which have their
-            labels.
+            numbers.
         y
             Labels in blocks of as many rows, each in a form that `XMLClassifier.fit` takes: a Dask
             array of indicators ``(rows, labels)`` or of one label a row, or a series of labels
@@ -100,7 +97,7 @@ class DaskXMLClassifier(XMLClassifier):
         sample_weight
             ``(rows,)``: what each row counts in the loss, in memory or as a Dask array; None: 1.
         eval_set
-            ``(X, y)``, or rows of a pipeline, that are scored after every epoch.
+            ``(X, y)`` that are scored after every epoch.
         model
             Must be None: a run on a cluster starts from scratch.
 
@@ -114,17 +111,12 @@ class DaskXMLClassifier(XMLClassifier):
         if self.n_workers is not None:
             raise ConfigError("n_workers is the cluster's number here: leave it None")
         client = self.client or _current_client()
-        if isinstance(X, Rows):
-            given: Any = _without_others(X, y, sample_weight)
-            columns, labels, rows = _known_columns(client, X)
-        else:
-            columns = _columns(X, "X")
-            pairs, labels, rows = _encoded(client, X, y, "X")
-            blocks = find_rows(pairs, "train")
-            assert isinstance(blocks, DaskRows)
-            given = replace(blocks, sample_weight=sample_weight)
-        tests = eval_set
-        if eval_set is not None and not isinstance(eval_set, Rows):
+        columns, tests = _columns(X, "X"), None
+        pairs, labels, rows = _encoded(client, X, y, "X")
+        blocks = find_rows(pairs, "train")
+        assert isinstance(blocks, DaskRows)
+        given = replace(blocks, sample_weight=sample_weight)
+        if eval_set is not None:
             tests, _, _ = _encoded(client, *pair_of(eval_set), "eval_set", labels)
         config = resolve_settings(self, rows, labels, has_tests=tests is not None)
         self.__dict__.pop("feature_names_in_", None)
@@ -194,28 +186,6 @@ def _current_client() -> Client:
     except ValueError as error:
         need = "no Dask client: give client=, or make one (dask.distributed.Client) before"
         raise ConfigError(need) from error
-
-
-def _without_others(rows: Rows, y: Any, sample_weight: Any) -> Rows:
-    """Return rows of a pipeline, which have their labels and no weights."""
-    if y is not None:
-        raise LabelsError("y: these rows have their labels: leave y out")
-    if sample_weight is not None:
-        raise ConfigError("rows of a pipeline have no weights: give them to daskxml.train")
-    return rows
-
-
-def _known_columns(client: Client, rows: Rows) -> tuple[list[str], LabelSet, int]:
-    """Return the names of features, the labels, and the number of rows of a pipeline."""
-    first = rows.partitions[0]
-    assert rows.record is not None
-    names = ColumnNames() if rows.names is None else rows.names.result()
-    if names.labels:
-        labels = LabelSet("lists", np.array(names.labels))
-    else:
-        shape = client.submit(attrgetter("labels.columns"), first, pure=False)
-        labels = LabelSet("sparse", np.arange(shape.result()))
-    return list(names.features), labels, rows.record.rows
 
 
 def _columns(X: Any, name: str) -> list[str]:

@@ -15,6 +15,7 @@ from daskxml.config.sections import metric_rank
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.rows import label_csr
 from daskxml.metrics import MetricSums, metric_sums, propensities
+from daskxml.models.kinds import TRAINED
 
 DEFAULT_METRIC = "P@1"
 _SETTINGS = {
@@ -35,11 +36,14 @@ _SETTINGS = {
     "random_state": "run.seed",
     "class_weight": "training.class_weight",
 }
-_OF_TREES = {"n_estimators": "give epochs"}  # and what to do where a network is trained
-_OF_NETWORKS = dict.fromkeys(
-    ("hidden", "loss", "dropout", "strategy", "optimizer", "learning_rate", "batch_size"),
-    "give run_file='network'",
-) | {"epochs": "give n_estimators"}
+_OF_KIND = {  # what only one has, and what to do where another is trained
+    "trees": {"n_estimators": "give epochs"},
+    "network": dict.fromkeys(
+        ("hidden", "loss", "dropout", "strategy", "optimizer", "learning_rate", "batch_size"),
+        "give run_file='network'",
+    )
+    | {"epochs": "give n_estimators"},
+}
 _BATCHES = ("lr", "batch_max", "megabatch_batches")  # settings of every strategy
 _ONE_EPOCH = {
     "training.megabatches": 0,
@@ -121,11 +125,11 @@ def resolve_settings(estimator: Any, rows: int, labels: LabelSet, *, has_tests: 
     (3.0, 'elastic')
     """
     base = load_run_config(DEFAULT_RUN_FILE if estimator.run_file is None else estimator.run_file)
-    others, whose = (_OF_TREES, "label trees") if base.has_strategy else (_OF_NETWORKS, "networks")
-    for name, hint in others.items():
-        if getattr(estimator, name) is not None:
-            found = f"{name} is for {whose}, and the run file trains {base.kind.title}"
-            raise ConfigError(f"{found}: {hint}, or leave {name} out")
+    for kind in _OF_KIND.keys() - {base.model.kind}:
+        for name, hint in _OF_KIND[kind].items():
+            if getattr(estimator, name) is not None:
+                found = f"{name} is for {TRAINED[kind].title}, and the run file trains "
+                raise ConfigError(f"{found}{base.kind.title}: {hint}, or leave {name} out")
     if estimator.n_workers is not None and estimator.n_workers < 1:
         raise ConfigError(f"n_workers = {estimator.n_workers}: must be at least 1, or None")
     tables = base.as_dict()
@@ -187,7 +191,7 @@ def _class_weight(config: RunConfig, given: Any, labels: LabelSet) -> Any:
 def one_epoch(config: RunConfig, calls: int) -> RunConfig:
     """Return the run of one epoch or tree, with rows in another order in every call."""
     seed = (config.run.seed + calls) % 2**63
-    unit = "epochs" if config.has_strategy else "trees"
+    unit = "trees" if "training.epochs" in config.without_use() else "epochs"
     return load_run_config(config, {**_ONE_EPOCH, f"training.{unit}": 1, "run.seed": seed})
 
 

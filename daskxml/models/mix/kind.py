@@ -15,7 +15,15 @@ import numpy as np
 from daskxml.core.arrays import Array, Csr, Segment
 from daskxml.core.errors import ConfigError
 from daskxml.kernels import Kernels
-from daskxml.models.protocol import Arrays, ModelKind, Ranker, Spec, stored_name
+from daskxml.models.protocol import (
+    Arrays,
+    ModelKind,
+    Ranker,
+    Spec,
+    joined_arrays,
+    part_arrays,
+    stored_name,
+)
 from daskxml.models.rankings import candidates
 
 Rankings = tuple[Array, Array]  # ids and probabilities, ``(parts, rows, candidates)`` each
@@ -97,7 +105,7 @@ class Mix(ModelKind[MixtureSpec]):
 
     def _parts(self, spec: MixtureSpec, arrays: Arrays) -> list[Part]:
         return [
-            (self._kinds[part.kind], part, part_arrays(arrays, number))
+            (self._kinds[part.kind], part, part_arrays(arrays, f"part{number}"))
             for number, part in enumerate(spec.parts)
         ]
 
@@ -126,7 +134,7 @@ class Mix(ModelKind[MixtureSpec]):
             kind.smaller(part, own, bits, drop) for kind, part, own in self._parts(spec, arrays)
         ]
         parts = tuple(part for part, _ in made)
-        return replace(spec, parts=parts), joined_arrays([own for _, own in made])
+        return replace(spec, parts=parts), joined_arrays([own for _, own in made], "part")
 
     def explain(self, spec: MixtureSpec, arrays: Arrays, row: Csr, label: int) -> Array:
         """Add up what features add to the parts' probabilities."""
@@ -146,31 +154,6 @@ class Mix(ModelKind[MixtureSpec]):
 
 def _weighted(spec: MixtureSpec, added: list[Array]) -> Array:
     return np.sum([w * each for w, each in zip(spec.weights, added, strict=True)], axis=0)
-
-
-def part_arrays(arrays: Mapping[str, Array], part: int) -> dict[str, Array]:
-    """Return the arrays of one part by its own names.
-
-    Examples
-    --------
-    >>> part_arrays({"part0.output.bias": 1, "part1.output.bias": 2}, 1)
-    {'output.bias': 2}
-    """
-    prefix = f"part{part}."
-    return {
-        name.removeprefix(prefix): array
-        for name, array in arrays.items()
-        if name.startswith(prefix)
-    }
-
-
-def joined_arrays(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Return the arrays of all parts by the names that they have in a mixture."""
-    return {
-        f"part{part}.{name}": array
-        for part, arrays in enumerate(parts)
-        for name, array in arrays.items()
-    }
 
 
 class Mixture:

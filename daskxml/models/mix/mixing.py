@@ -15,7 +15,8 @@ from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.rows import concatenate, label_csr
 from daskxml.kernels import Kernels, get_kernels
 from daskxml.metrics import metric_sums
-from daskxml.models.mix.kind import MixtureSpec, Rankings, joined_arrays, stacked
+from daskxml.models.mix.kind import MixtureSpec, Rankings, stacked
+from daskxml.models.protocol import joined_arrays
 from daskxml.models.rankings import candidates
 from daskxml.models.rows import read_rows
 from daskxml.models.store import ModelHeader
@@ -81,7 +82,7 @@ def mix(
     sizes = {"features": header.spec.features, "labels": header.spec.labels}
     described = tuple(part.spec for part in parts)
     spec = MixtureSpec(**sizes, parts=described, weights=tuple(weights))
-    arrays = joined_arrays([part.parameters for part in parts])
+    arrays = joined_arrays([part.parameters for part in parts], "part")
     header = replace(header, spec=spec, training={})
     mixture = Model(header, arrays, parts[0].label_counts, threads=parts[0].threads)
     if out is not None:

@@ -13,6 +13,7 @@ import numpy as np
 from daskxml.core.arrays import Array, Csr, Segment
 from daskxml.kernels import Kernels
 from daskxml.kernels.operands import FittedBlock, TreeArrays, TreeWeights
+from daskxml.models.protocol import split_arrays
 from daskxml.models.rankings import candidates
 from daskxml.models.trees.nodes import NodeBlock, join_blocks, powered, unpack_blocks, whole_nodes
 from daskxml.models.trees.spec import TreeShape, TreeSpec
@@ -87,7 +88,7 @@ class Forest:
     def __init__(self, spec: TreeSpec, parameters: Mapping[str, Array], kernels: Kernels) -> None:
         self.spec, self._kernels = spec, kernels
         self._trees: list[tuple[Array, TreeWeights]] = []  # with the order of the labels
-        for tree in split_trees(parameters):
+        for tree in split_arrays(parameters, "tree"):
             self.add(tree)
 
     def add(self, tree: Mapping[str, Array]) -> None:
@@ -161,22 +162,6 @@ def count_trees(parameters: Mapping[str, Array]) -> int:
     return sum(name.endswith(".order") for name in parameters)
 
 
-def split_trees(parameters: Mapping[str, Array]) -> list[dict[str, Array]]:
-    """Return the arrays of each tree, by the names of `ARRAYS` and perhaps `LEAF_STARTS`."""
-    trees = (f"tree{tree}." for tree in range(count_trees(parameters)))
-    return [
-        {name[len(tree) :]: array for name, array in parameters.items() if name.startswith(tree)}
-        for tree in trees
-    ]
-
-
-def named_trees(trees: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Return the arrays of trees as a model stores them: ``tree0.order`` and so on."""
-    return {
-        f"tree{n}.{name}": array for n, tree in enumerate(trees) for name, array in tree.items()
-    }
-
-
 def tree_problem(spec: TreeSpec, arrays: Mapping[str, Array]) -> str:
     """Return what is wrong with the arrays of trees, "" if nothing is: kernels trust them.
 
@@ -193,7 +178,7 @@ def tree_problem(spec: TreeSpec, arrays: Mapping[str, Array]) -> str:
     found -= {f"tree{tree}.{LEAF_STARTS}" for tree in range(trees)}
     if names != found:
         return f"arrays {sorted(names ^ found)} are missing or too many"
-    for tree, own in enumerate(split_trees(arrays)):
+    for tree, own in enumerate(split_arrays(arrays, "tree")):
         for name, array in own.items():
             dtype = ARRAYS.get(name, "int64")
             if len(array.shape) != 1 or array.dtype != dtype:

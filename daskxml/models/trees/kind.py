@@ -9,28 +9,36 @@ exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.text import counted
 from daskxml.kernels import Kernels
-from daskxml.models.protocol import Arrays, Limit, Ranker, TrainedKind
+from daskxml.models.protocol import (
+    Arrays,
+    FittedKind,
+    Limit,
+    Ranker,
+    joined_arrays,
+    split_arrays,
+)
 from daskxml.models.trees.spec import AUTO, TreeShape, TreeSpec
 
+if TYPE_CHECKING:
+    from daskxml.models.fitting import FitSettings, Slot
+    from daskxml.models.trees.fitting import TreeFitter
 
-class Trees(TrainedKind[TreeSpec]):
-    """See `daskxml.models.protocol.TrainedKind`."""
 
-    title = "label trees"
+class Trees(FittedKind[TreeSpec]):
+    """See `daskxml.models.protocol.FittedKind`."""
+
+    title, member = "label trees", "tree"
     Spec = TreeSpec
-    strategy: str | None = None
-    needs_all_rows = True
-    scales_weights = False
-    row_s: float | None = 2e-5  # to descend by beam
+    alike = ("kind", "features", "labels", "powers", "leaf_labels", "branching")
 
     def problem(self, spec: TreeSpec, arrays: Arrays) -> str | None:
         """Check every index, as kernels trust them."""
@@ -64,24 +72,23 @@ class Trees(TrainedKind[TreeSpec]):
     ) -> tuple[TreeSpec, dict[str, Any]]:
         """Put the new labels to leaves that they resemble."""
         from daskxml.models.trees.extending import extend_tree
-        from daskxml.models.trees.forest import named_trees, split_trees
         from daskxml.models.trees.search import COSTS, FIRST
 
         cost = COSTS[FIRST] if spec.cost == AUTO else spec.cost  # of versions that stored none
-        wider, trees = replace(spec, labels=part.labels.columns, cost=cost), split_trees(arrays)
+        wider = replace(spec, labels=part.labels.columns, cost=cost)
         given = {"part": part, "counts": counts, "kernels": kernels}
-        return wider, named_trees([extend_tree(wider, *each, **given) for each in enumerate(trees)])
+        trees = enumerate(split_arrays(arrays, "tree"))
+        return wider, joined_arrays([extend_tree(wider, *each, **given) for each in trees], "tree")
 
     def explain(self, spec: TreeSpec, arrays: Arrays, row: Csr, label: int) -> Array:
         """Return exact integrated gradients of the probability; see the head of this module.
 
         They add up to it, less that of an empty row, whether or not a beam holds the label.
         """
-        from daskxml.models.trees.forest import split_trees
         from daskxml.models.trees.nodes import powered
 
         trees = []
-        for tree, own in enumerate(split_trees(arrays)):
+        for tree, own in enumerate(split_arrays(arrays, "tree")):
             values = np.asarray(powered(row, spec.power_of(tree)).data, np.float64)
             path = label_path(spec, own, label)
             trees.append(path_contributions(path, row.indices, values)[0])
@@ -89,17 +96,11 @@ class Trees(TrainedKind[TreeSpec]):
 
     def limits(self, config: Any) -> Iterator[Limit]:
         """Yield what trees need."""
-        tree = "[model] kind = 'trees'"
         for key in ("epochs", "megabatches"):
             yield Limit(f"training.{key}", (0,), "label trees have none: give [training] trees")
         if not config.training.trees:
             yield Limit("training.trees", (), "must be at least 1 for label trees")
-        for key in ("pools", "pool_threads"):
-            yield Limit(f"cluster.{key}", (0,), f"{tree} takes no pools: leave it at 0")
-        why = f"{tree} needs all rows on every worker: leave it at 'auto'"
-        yield Limit("data.residency", ("auto", "replicate"), why)
-        why = f"{tree} has no loss over all rows: leave it out"
-        yield Limit("evaluation.training_loss", (False,), why)
+        yield from super().limits(config)
 
     def figures(self, spec: TreeSpec) -> dict[str, Any]:
         """Return how nodes are fitted."""
@@ -108,6 +109,21 @@ class Trees(TrainedKind[TreeSpec]):
     def work(self, row: Mapping[str, Any]) -> str:
         """Return the number of trees."""
         return counted(round(row["epoch"]), "tree")
+
+    def prepare(
+        self, parts: Sequence[Any], counts: Any, spec: TreeSpec, seed: int,
+        blocks: Sequence[tuple[Any, int, int]], submit: Callable[..., Any], threads: int = 1,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """Return the description with the cost chosen, and the labels' vectors."""
+        from daskxml.models.trees.search import prepare_trees
+
+        return prepare_trees(parts, counts, spec, seed, blocks, submit, threads)
+
+    def fitter(self, settings: FitSettings, slot: Slot) -> TreeFitter:
+        """Return what fits nodes."""
+        from daskxml.models.trees.fitting import TreeFitter
+
+        return TreeFitter(settings, slot)
 
 
 @dataclass(frozen=True)

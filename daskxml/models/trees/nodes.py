@@ -105,6 +105,11 @@ class Piece:
     work: float
     nbytes: float
 
+    @property
+    def key(self) -> tuple[int, ...]:
+        """What distinguishes it; see `daskxml.models.fitting.Plan`."""
+        return self.blocks[0]
+
 
 Packed = tuple[Array, ...]  # fitted blocks, see `pack_blocks`
 

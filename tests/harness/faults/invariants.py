@@ -18,7 +18,7 @@ from daskxml.core.files import is_locked
 from daskxml.models.network.spec import Layout
 from daskxml.models.store import read_model
 from daskxml.models.trees.forest import ARRAYS
-from daskxml.records.checkpoint import checkpoints, read_checkpoint, read_tree, stored_trees
+from daskxml.records.checkpoint import checkpoints, read_checkpoint, read_member, stored_members
 from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE, read_history
 from daskxml.session.ledger import Ledger, Span
 from daskxml.worker.resident_rows import span_rows
@@ -450,7 +450,7 @@ class TreeTruth(Truth):
     def begin(self, driver: RunDriver, checkpoint: str | None) -> None:
         """Begin with a new scheduler."""
         self._read, self._spec = 0, driver.config.model_spec(ROWS, LABELS)
-        paths = [] if checkpoint is None else stored_trees(checkpoint)
+        paths = [] if checkpoint is None else stored_members(checkpoint)
         history = [self._stored_row(path) for path in paths]
         self._require_same(history, "the trees to go on with")
         self._before.append(self.rows)
@@ -459,7 +459,7 @@ class TreeTruth(Truth):
 
     def _stored_row(self, path: Path) -> dict[str, Any]:
         """Return the row of a stored tree, which must be the one that follows from the rows."""
-        tree, row = read_tree(path)
+        tree, row = read_member(path)
         self._require_tree(tree, row["megabatch"] - 1, path.name)
         return row
 
@@ -498,7 +498,7 @@ class TreeTruth(Truth):
         is_prefix = any(whole == rows[: len(whole)] for rows in (self.rows, *self._before))
         require(is_prefix, "the journal is no prefix of what was published")
         found = checkpoints(run_dir)
-        trees = stored_trees(found[0]) if found else []
+        trees = stored_members(found[0]) if found else []
         require(len(trees) >= self.stored, f"tree {self.stored} was acknowledged, and is lost")
         for path in trees:
             self._stored_row(path)

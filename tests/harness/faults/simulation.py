@@ -29,7 +29,7 @@ from daskxml.api import runs
 from daskxml.api.on_cluster import launch
 from daskxml.api.run import Run
 from daskxml.api.train import train
-from daskxml.cluster import membership, run_driver, tree_driver, worker_plugin, worker_tasks
+from daskxml.cluster import fit_driver, membership, run_driver, worker_plugin, worker_tasks
 from daskxml.cluster.data_loading import LoadedData
 from daskxml.cluster.event_log import revive
 from daskxml.cluster.run_driver import RunDriver
@@ -531,7 +531,7 @@ def _seams(simulation: Simulation) -> Any:
             (batch_runner, {"Replica": counting.CountingReplica}),
             (replica, {"Mlp": counting.NoNetwork, "takes_row_steps": lambda *_: False}),
             (fitting, {"TreeRows": counting.tree_rows, "fit_blocks": counting.fit_slowly}),
-            (tree_driver, {"get_worker": machines.get_worker}),
+            (fit_driver, {"get_worker": machines.get_worker}),
             (runs, {"running_cluster": lambda client, _: nullcontext(client),
                     "defer_signals": nullcontext}),  # signals are none of this process
             (trainings, {"connection": lambda client, *_: nullcontext(client),

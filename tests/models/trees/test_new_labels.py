@@ -20,11 +20,12 @@ from daskxml.core.errors import ConfigError, InputError, ModelError
 from daskxml.data.rows import from_scipy, to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.kernels import get_kernels
+from daskxml.models.protocol import joined_arrays, split_arrays
 from daskxml.models.store import ModelHeader
 from daskxml.models.trained import Model
 from daskxml.models.trees import extending
 from daskxml.models.trees.extending import ArrivedRows, arrivals, choose_parents
-from daskxml.models.trees.forest import assemble_tree, named_trees, split_trees, tree_problem
+from daskxml.models.trees.forest import assemble_tree, tree_problem
 from daskxml.models.trees.kind import label_path
 from daskxml.models.trees.nodes import NodeBlock, TreeRows, fit_blocks, powered, whole_nodes
 from daskxml.models.trees.spec import TreeShape, TreeSpec
@@ -64,7 +65,9 @@ def shape_of(spec: TreeSpec, tree: dict[str, Array]) -> TreeShape:
 def check_extended(old: Model, new: Model) -> None:
     """Every old score is the same bit for bit, every new label is a leaf of one node."""
     assert tree_problem(new.spec, new.parameters) == ""
-    pairs = zip(split_trees(old.parameters), split_trees(new.parameters), strict=True)
+    pairs = zip(
+        split_arrays(old.parameters, "tree"), split_arrays(new.parameters, "tree"), strict=True
+    )
     for was, now in pairs:
         for label in range(old.spec.labels):
             paths = label_path(old.spec, was, label), label_path(new.spec, now, label)
@@ -145,7 +148,7 @@ def test_explanations_of_new_labels_add_up(after: Model, parts: Any) -> None:
     for label in (OLD, ALL - 1):
         _, added = wide.explain(X[:1], label)
         total = 0.0
-        for number, tree in enumerate(split_trees(wide.parameters)):
+        for number, tree in enumerate(split_arrays(wide.parameters, "tree")):
             path, products = label_path(wide.spec, tree, label), []
             for row in (X[:1], empty):
                 values = powered(
@@ -171,7 +174,7 @@ def unit(row: Any) -> Array:
 def test_training_goes_on_from_an_extended_model(after: Model, parts: Any) -> None:
     rows = daskxml.Matrices(*parts[0])
     more = train_here("best", train=rows, overrides=SMALL, start=after).model
-    trees = split_trees(more.parameters)
+    trees = split_arrays(more.parameters, "tree")
     assert ["leaf_starts" in tree for tree in trees] == [True, True, False, False]
     np.testing.assert_array_equal(trees[0]["weights"], after.parameters["tree0.weights"])
 
@@ -192,7 +195,7 @@ def arrivals_slowly(spec: TreeSpec, tree: dict[str, Array], X: Array) -> Array:
 
 def test_labels_go_where_their_rows_arrive(before: Model, parts: Any) -> None:
     X, Y = parts[0]
-    (tree, _), spec = split_trees(before.parameters), before.spec
+    (tree, _), spec = split_arrays(before.parameters, "tree"), before.spec
     part = Partition(*map(from_scipy, (unit_rows_of(X), Y)))
     shape = shape_of(spec, tree)
     slow = arrivals_slowly(spec, tree, unit_rows_of(X).toarray())
@@ -262,7 +265,7 @@ def test_any_small_trees_are_extended(
     tree = assemble_tree(order, list(zip(blocks, fitted, strict=True)))
     counts = np.bincount(part.labels.indices, minlength=old)
     header = ModelHeader(spec=spec, training_rows=25)
-    model = Model(header, named_trees([tree, tree]), counts, threads=1)
+    model = Model(header, joined_arrays([tree, tree], "tree"), counts, threads=1)
     X = to_scipy(random_rows(rng, rows, 6, 4))
     Y = (rng.random((rows, old + new)) < 0.15).astype(np.float32)
     Y[rng.integers(0, rows, new), np.arange(old, old + new)] = 1

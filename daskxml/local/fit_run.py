@@ -1,6 +1,6 @@
-"""A run of label trees in this process: its tasks on threads, or on virtual clocks.
+"""A run in this process that fits its model in tasks: on threads, or on virtual clocks.
 
-Both compute the same functions of the same rows, so the trees are the same, bit for bit. On virtual
+Both compute the same functions of the same rows, so the model is the same, bit for bit. On virtual
 clocks a piece takes what its products cost, divided by its worker's speed; whoever is free takes
 the next piece, and what a lost worker had is fitted again.
 """
@@ -12,11 +12,12 @@ import heapq
 import itertools
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
+from daskxml.config import RunConfig
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.hardware import usable_cores
 from daskxml.core.signals import Request, first_signal_asks
@@ -24,16 +25,15 @@ from daskxml.local.cost import Devices, jitter_factor, whole_ticks
 from daskxml.local.driver import Change
 from daskxml.local.rows import Rows
 from daskxml.local.run import NAME, LocalRun
+from daskxml.models.fitting import FitSettings, Fitter, Slot
+from daskxml.models.protocol import FittedKind, joined_arrays, split_arrays
 from daskxml.models.trained import Model
-from daskxml.models.trees.fitting import FitSettings, Slot, TreeFitter, check_any
-from daskxml.models.trees.forest import named_trees, split_trees
-from daskxml.models.trees.spec import TreeSpec
-from daskxml.records.checkpoint import read_tree, store_tree, stored_trees
+from daskxml.records.checkpoint import read_member, store_member, stored_members
+from daskxml.session.fit_run import FitData, FitRun, Steps
 from daskxml.session.task_pool import PIECE, Task, TaskPool
-from daskxml.session.tree_run import Steps, TreeData, TreeRun
 
 _LOOK_S = 0.2  # between two looks whether Ctrl-C was pressed
-_PRODUCTS_S = 5e8  # of a tree's weights with features, each used twice, on one core
+_PRODUCTS_S = 5e8  # of weights with features, each used twice, on one core
 
 
 class Threads(TaskPool):
@@ -42,7 +42,7 @@ class Threads(TaskPool):
     ``request`` is to be made while `wait` waits, which it ends.
     """
 
-    def __init__(self, fitter: TreeFitter, executor: ThreadPoolExecutor, request: Request) -> None:
+    def __init__(self, fitter: Fitter, executor: ThreadPoolExecutor, request: Request) -> None:
         self.here, self.on_gpus = lambda: fitter, fitter.slot.device == "cuda"
         super().__init__({NAME: 1 if self.on_gpus else fitter.slot.threads})
         self._executor, self._request = executor, request
@@ -90,18 +90,19 @@ class Clocks(TaskPool):
     now_s = 0.0
 
     def __init__(
-        self, fitter: TreeFitter, rows: Rows, speeds: Mapping[str, float], devices: Devices,
+        self, fitter: Fitter, rows: Rows, speeds: Mapping[str, float], devices: Devices,
         changes: Iterable[Change],
     ) -> None:  # fmt: skip
         assert devices.cost is not None
         super().__init__(dict.fromkeys(speeds, 1))
         self.here, self.on_gpus = lambda: fitter, fitter.slot.device == "cuda"
-        self._settings, self._cost, self._speeds = fitter.settings, devices.cost, dict(speeds)
+        config, self._cost, self._speeds = fitter.settings.config, devices.cost, dict(speeds)
+        self._seed = config.run.seed
         self._nonzeros = max(1, rows.facts.nonzeros // rows.facts.rows)  # of a row
         for change in changes:
             raise ConfigError(
-                f"worker {change.worker} is lost, arrives or freezes, which label trees do not "
-                "simulate: leave that out"
+                f"worker {change.worker} is lost, arrives or freezes, which {config.kind.title} do "
+                "not simulate: leave that out"
             )
         self._numbers = itertools.count()
         self._message_s = whole_ticks(devices.network.message_s)
@@ -121,19 +122,19 @@ class Clocks(TaskPool):
         heapq.heappush(self._ends, (end_s, next(self._numbers), task))
 
     def _takes_s(self, task: Task) -> float:
-        """Return what a task costs: a piece a product for each feature, child and pass."""
-        settings, cost, speed = self._settings, self._cost, self._speeds.get(task.worker, 1.0)
+        """Return what a task costs: a piece as much as its products."""
+        cost, speed = self._cost, self._speeds.get(task.worker, 1.0)
         match task.what, task.args:
-            case "piece", (*_, tree, piece):
-                products = task.work * self._nonzeros * settings.spec.passes
-                place = tree, *piece.blocks[0]
-                factor = jitter_factor(cost.jitter, settings.seed, task.worker, *place)
+            case "piece", (*_, number, piece):
+                products = task.work * self._nonzeros
+                place = self._seed, task.worker, number, *piece.key
+                factor = jitter_factor(cost.jitter, *place)
                 return products / _PRODUCTS_S / speed * factor
             case "eval", (*_, start, stop):
                 rows = stop - start
                 return cost.batch_s(rows, rows * self._nonzeros) * cost.evaluation_share / speed
-            case "save", (_, _, tree, _):
-                return sum(int(array.nbytes) for array in tree.values()) / cost.storage_bytes_s
+            case "save", (_, _, member, _):
+                return sum(int(array.nbytes) for array in member.values()) / cost.storage_bytes_s
         return 0.0
 
     def wait(self, until_s: float) -> None:
@@ -147,8 +148,8 @@ class Clocks(TaskPool):
                 self.done(task, task.worker, task.busy_s, task.result)
 
 
-class LocalTreeRun(LocalRun):
-    """One run of label trees."""
+class LocalFitRun(LocalRun):
+    """One run."""
 
     def run(self) -> tuple[Model, str]:
         """Run to the end; return the model, and why the run ended.
@@ -156,22 +157,24 @@ class LocalTreeRun(LocalRun):
         Raises
         ------
         ModelError
-            If the model to start from, to which trees are added, has others.
+            If the model to start from is another than what is added to it.
         TrainingError
-            If the run ends before there is a tree.
+            If the run ends before there is a member of the model.
         """
-        before = [] if self._start is None else trees_before(self._start, self.spec)
         held, checkpoint, path = self._held, self._place.checkpoint, self._place.path
+        self.spec, prepared = prepare(self.rows, self.config)
         settings = FitSettings(self.spec, sum(part.rows for part in held.train), self.config)
+        start, kind = self._start, settings.config.kind
+        before = [] if start is None else members_before(start, self.spec, kind)
         test_rows = [part.rows for part in held.test]
-        data = TreeData(held.train[0], held.label_counts, held.label_vectors, held.test, test_rows)
-        store = None if path is None else (store_tree, str(path))
-        fitter = TreeFitter(settings, self._slot())
-        # A run that is written somewhere, or in virtual time, ends with a tree at the first Ctrl-C.
+        data = FitData(held.train[0], held.label_counts, prepared, held.test, test_rows)
+        store = None if path is None else (store_member, str(path))
+        fitter = kind.fitter(settings, self._slot())
+        # If it is written somewhere, or in virtual time, it ends with a member at the first Ctrl-C.
         is_soft = self._is_virtual or path is not None
         asks = first_signal_asks() if is_soft else contextlib.nullcontext(Request())
         with (
-            ThreadPoolExecutor(fitter.slot.threads, "daskxml-tree") as executor,
+            ThreadPoolExecutor(fitter.slot.threads, "daskxml-fit") as executor,
             asks as request,
         ):
             if self._is_virtual:
@@ -180,16 +183,17 @@ class LocalTreeRun(LocalRun):
             else:
                 pool = Threads(fitter, executor, request)
             publish = partial(self._publish_at, pool)
-            run = TreeRun(settings, data, pool, publish, store, before)
+            run = FitRun(settings, data, pool, publish, store, before)
             if checkpoint is not None:
-                self._follow(run, pool, request, run.load(stored_trees(checkpoint), read_tree))
+                stored = stored_members(checkpoint)
+                self._follow(run, pool, request, run.load(stored, read_member))
             self.history = [*run.history]
             self._begin()
             self._continue_directory()
             self._follow(run, pool, request, run.fit())
-        check_any(run.trees)
+        arrays = joined_arrays(run.model_members(), run.member)
         header, counts = self._seen(self._header(run.stop_reason, run.best), held.label_counts)
-        model = self._written(header, named_trees(run.model_trees()), counts)
+        model = self._written(header, arrays, counts)
         self._publish("ended", reason=run.stop_reason, run_dir=self._place.path_for_workers)
         return model, run.stop_reason
 
@@ -199,7 +203,7 @@ class LocalTreeRun(LocalRun):
         threads = cluster.threads_on(usable_cores(), 1)
         return Slot(device, threads, cluster.memory_bytes)
 
-    def _follow(self, run: TreeRun, pool: Threads | Clocks, request: Request, steps: Steps) -> None:
+    def _follow(self, run: FitRun, pool: Threads | Clocks, request: Request, steps: Steps) -> None:
         """Execute tasks until no step is left."""
         for until_s in steps:
             pool.fill()
@@ -207,20 +211,48 @@ class LocalTreeRun(LocalRun):
             if request.is_made:
                 request.is_made = False
                 run.stop("interrupt")
-                self._warn("the run ends with the tree under way; Ctrl-C again ends it at once")
+                what = f"the run ends with the {run.member} under way"
+                self._warn(f"{what}; Ctrl-C again ends it at once")
 
 
-def trees_before(start: Model, spec: TreeSpec) -> list[dict[str, Any]]:
-    """Return the arrays of each tree of a model to which others are added.
+def prepare(rows: Rows, config: RunConfig) -> tuple[Any, Any]:
+    """Return the model and what else fitting takes of the rows; see `TrainedKind.prepare`."""
+    threads = config.cluster.threads_on(usable_cores(), 1)
+    blocks = [
+        (part, part.rows * place // threads, part.rows * (place + 1) // threads)
+        for part in rows.train
+        for place in range(threads)
+    ]
+    with ThreadPoolExecutor(threads) as pool:
+
+        def submit(name: str, function: Callable[..., Any], *args: Any) -> Future[Any]:
+            return pool.submit(lambda: function(*map(_value, args)))  # all it waits for came before
+
+        given = rows.label_counts, rows.model_spec(config), config.run.seed
+        found = config.kind.prepare(rows.train, *given, blocks, submit, threads)
+        spec, prepared = map(_value, found)
+    return spec, prepared
+
+
+def _value(given: Any) -> Any:
+    """Return the results of futures in place of these."""
+    if isinstance(given, list):
+        return [_value(each) for each in given]
+    return given.result() if isinstance(given, Future) else given
+
+
+def members_before(start: Model, spec: Any, kind: FittedKind[Any]) -> list[dict[str, Any]]:
+    """Return the arrays of each member of a model to which others are added.
 
     Raises
     ------
     ModelError
-        If it has other labels, or its trees other shapes.
+        If it has other labels, or its members other shapes.
     """
-    for name in ("kind", "features", "labels", "powers", "leaf_labels", "branching"):
+    for name in kind.alike:
         had, has = getattr(start.spec, name, None), getattr(spec, name)
         if had != has:
             problem = f"the model to start from has {name} = {had!r}, not {has!r}"
-            raise ModelError(f"{problem}: label trees are added to those alike; fit them all again")
-    return split_trees(start.parameters)
+            added = f"{kind.title} are added to those alike; fit them all again"
+            raise ModelError(f"{problem}: {added}")
+    return split_arrays(start.parameters, kind.member)

@@ -1,4 +1,4 @@
-"""Drives a run of label trees, whose tasks are Dask's; `daskxml.session.tree_run` says which.
+"""Drives a run that fits its model in tasks of Dask; `daskxml.session.fit_run` says which.
 
 The pool keeps every worker's threads busy, one piece each and one waiting, prefers the worker that
 is free, and leaves it to Dask to compute elsewhere what is lost with a worker. Arrays stay on the
@@ -30,21 +30,22 @@ from daskxml.cluster.worker_group import (
 )
 from daskxml.cluster.worker_info import WorkerInfo
 from daskxml.cluster.worker_plugin import worker_plugin
+from daskxml.cluster.worker_tasks import keep_model, store_model
 from daskxml.core.arrays import Array, Partition
 from daskxml.core.errors import ClusterError
 from daskxml.data.rows import concatenate
-from daskxml.models.store import ModelHeader, write_model
+from daskxml.models.fitting import FitSettings, Fitter, Member, Slot
+from daskxml.models.protocol import joined_arrays
+from daskxml.models.store import ModelHeader
 from daskxml.models.trained import WholeModel, calibrated
-from daskxml.models.trees.fitting import FitSettings, Slot, Tree, TreeFitter, check_any
-from daskxml.models.trees.forest import named_trees
 from daskxml.records import checkpoint
-from daskxml.records.checkpoint import read_tree, stored_trees
+from daskxml.records.checkpoint import read_member, stored_members
 from daskxml.session.commands import StopRequest
+from daskxml.session.fit_run import FitData, FitRun, Steps
 from daskxml.session.task_pool import Task, TaskPool
-from daskxml.session.tree_run import Steps, TreeData, TreeRun
 
 TICK_S = 2.0  # between looks at the rows
-ABOVE_PIECES = 1  # priority of what a tree waits for
+ABOVE_PIECES = 1  # priority of what a member waits for
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +77,12 @@ class Fitters:
     settings: FitSettings
     slots: Mapping[str, Slot]
 
-    def __call__(self) -> TreeFitter:
+    def __call__(self) -> Fitter:
         """Return that of the worker on which the caller runs."""
         slot = self.slots.get(get_worker().address, Slot())
         slot = replace(slot, memory_bytes=get_worker().memory_manager.memory_limit or 0)
-        return worker_plugin().fitters.setdefault(self.run, TreeFitter(self.settings, slot))
+        fitter = self.settings.config.kind.fitter(self.settings, slot)
+        return worker_plugin().fitters.setdefault(self.run, fitter)
 
 
 class DaskPool(TaskPool):
@@ -201,8 +203,8 @@ class DaskPool(TaskPool):
         self.drop([*self.waiting, *self.asked.values()])
 
 
-class TreeDriver(RunDriver):
-    """Drives one run of label trees."""
+class FitDriver(RunDriver):
+    """Drives one run."""
 
     def __init__(self, *args: Any, **values: Any) -> None:
         super().__init__(*args, **values)
@@ -226,7 +228,7 @@ class TreeDriver(RunDriver):
     # ------------------------------------------------------------------ the run
 
     async def _read_stored(self) -> None:
-        """Read nothing yet: the trees of a run that goes on are read once the rows are there."""
+        """Read nothing yet: the members of a run that goes on are read once the rows are there."""
 
     async def _train(self) -> str:
         await self._admit()
@@ -237,15 +239,15 @@ class TreeDriver(RunDriver):
         parts = rows.train.futures
         train = parts[0] if len(parts) == 1 else pool.submit("rows", concatenate, parts)
         tests = rows.test.futures, rows.test.rows
-        data = TreeData(train, rows.label_counts, self.data.label_vectors, *tests)
-        store = None if self.run_dir is None else (store_tree, self.run_dir)
-        run = self.session = TreeRun(settings, data, pool, self.event_log.event, store)
+        data = FitData(train, rows.label_counts, self.data.prepared, *tests)
+        store = None if self.run_dir is None else (store_member, self.run_dir)
+        run = self.session = FitRun(settings, data, pool, self.event_log.event, store)
         if self.checkpoint is not None:
-            files = await self._on_some_worker(stored_trees, self.checkpoint)
-            await self._follow(run, pool, run.load(files, read_tree))
+            files = await self._on_some_worker(stored_members, self.checkpoint)
+            await self._follow(run, pool, run.load(files, read_member))
         self._publish_ready([*run.history])
         await self._follow(run, pool, run.fit())
-        await self._store_trees(run)
+        await self._store_result(run)
         return run.stop_reason
 
     async def _admit(self) -> None:
@@ -262,14 +264,14 @@ class TreeDriver(RunDriver):
     def _slot_of(self, info: WorkerInfo) -> Slot:
         return Slot(*self._admission.kernels_of(info, self._infos))
 
-    async def _follow(self, run: TreeRun, pool: DaskPool, steps: Steps) -> None:
+    async def _follow(self, run: FitRun, pool: DaskPool, steps: Steps) -> None:
         """Execute tasks until no step is left."""
         for until_s in steps:
             pool.fill()
             if self._is_ready:
-                trees, epoch = len(run.history), run.epoch
+                members, epoch = len(run.history), run.epoch
                 rows = round(pool.settings.rows * epoch)
-                self.event_log.state(run.stage, megabatch=trees + 1, rows=rows, epoch=epoch)
+                self.event_log.state(run.stage, megabatch=members + 1, rows=rows, epoch=epoch)
             try:
                 left_s = until_s - pool.now_s
                 async with asyncio.timeout(max(min(left_s, TICK_S), MIN_WAIT_S)):
@@ -278,12 +280,12 @@ class TreeDriver(RunDriver):
                 if not self.data.rows.is_intact:
                     raise ClusterError(
                         "the run's tasks were cancelled, as client.restart() does; start it "
-                        "again, or go on from its last tree by --resume"
+                        f"again, or go on from its last {run.member} by --resume"
                     ) from None
             else:
                 await self._take(event, run, pool)
 
-    async def _take(self, event: Any, run: TreeRun, pool: DaskPool) -> None:
+    async def _take(self, event: Any, run: FitRun, pool: DaskPool) -> None:
         match event:
             case TaskDone():
                 pool.ended(event)
@@ -311,17 +313,17 @@ class TreeDriver(RunDriver):
 
     # ------------------------------------------------------------------- result
 
-    async def _store_trees(self, run: TreeRun) -> None:
+    async def _store_result(self, run: FitRun) -> None:
         """Let a worker write the model, or some keep it."""
-        check_any(run.trees)
-        self.event_log.state("writing the model")
         rows = self.data.rows
-        model = self.header(run.stop_reason), rows.label_counts, run.model_trees()
-        args = *model, rows.test.futures
+        members = run.model_members()
+        self.event_log.state("writing the model")
+        model = self.header(run.stop_reason), rows.label_counts, members, run.member
+        args = finished_model, *model, rows.test.futures
         if self.run_dir is not None:
             return await self._on_some_worker(store_model, self.run_dir, *args)
         workers = list(self.group.workers.values())[:KEEPERS]
-        answers = await self.group.ask_all(workers, "model", keep_trees, self.run, *args)
+        answers = await self.group.ask_all(workers, "model", keep_model, self.run, *args)
         self.group.workers = {each.name: each for each in workers if answers[each.name] is None}
         if not self.group.workers:
             raise first_failure(answers) or ClusterError(
@@ -331,7 +333,8 @@ class TreeDriver(RunDriver):
     async def _remove_from_workers(self) -> None:
         if self.pool is not None:
             await self.pool.close()
-            self.data.label_vectors.release()
+            if isinstance(self.data.prepared, Future):
+                self.data.prepared.release()
             self.pool = None
         if not self.is_detached:
             await self.group.ask_all(self.group.workers.values(), "end", drop_model, self.run)
@@ -341,25 +344,15 @@ class TreeDriver(RunDriver):
         await super()._remove_from_workers()
 
 
-def store_model(run_dir: str, *model: Any) -> None:
-    """Write the model; see `finished_trees`."""
+def finished_model(
+    header: ModelHeader, counts: Array, members: Sequence[Member], what: str,
+    held_out: Sequence[Partition],
+) -> WholeModel:  # fmt: skip
+    """Return the model of these members, calibrated where rows were held out."""
+    return calibrated(header, joined_arrays(members, what), counts, held_out)
+
+
+def store_member(run_dir: str, number: int, arrays: Member, row: Mapping[str, Any]) -> str:
+    """Write a member; return why it could not be written, "" if it was."""
     with worker_plugin().writing(run_dir):
-        write_model(run_dir, *finished_trees(*model), overwrite=True)
-
-
-def finished_trees(
-    header: ModelHeader, counts: Array, trees: Sequence[Tree], held_out: Sequence[Partition]
-) -> WholeModel:
-    """Return the model of these trees, calibrated where rows were held out."""
-    return calibrated(header, named_trees(trees), counts, held_out)
-
-
-def store_tree(run_dir: str, tree: int, arrays: Tree, row: Mapping[str, Any]) -> str:
-    """Write a tree; return why it could not be written, "" if it was."""
-    with worker_plugin().writing(run_dir):
-        return checkpoint.store_tree(run_dir, tree, arrays, row)
-
-
-def keep_trees(run: str, *model: Any) -> None:
-    """Keep the model until the run is forgotten; see `finished_trees`."""
-    worker_plugin().models[run] = finished_trees(*model)
+        return checkpoint.store_member(run_dir, number, arrays, row)
