@@ -233,7 +233,7 @@ class FitDriver(RunDriver):
     async def _train(self) -> str:
         await self._admit()
         rows = self.data.rows
-        settings = FitSettings(self.data.spec, sum(rows.train.rows), self.config)
+        settings = FitSettings(self.data.spec, rows.training_rows, self.config)
         emit = self.events.put_nowait
         pool = self.pool = DaskPool(self.group, settings, self._slot_of, emit)
         parts = rows.train.futures

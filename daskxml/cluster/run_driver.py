@@ -495,16 +495,8 @@ class RunDriver:
 
     def header(self, reason: str) -> ModelHeader:
         """Return the header of the model's files."""
-        return model_header(
-            self.config,
-            self.data.spec,
-            training_rows=sum(self.data.rows.train.rows),
-            feature_base=self.data.rows.facts.feature_base,
-            ended=reason,
-            megabatches=len(self.session.history),
-            best=self.session.best,
-            names=self._names,
-        )
+        of_run, session = (self.config, self.data.spec, self.data.rows), self.session
+        return model_header(*of_run, reason, len(session.history), session.best, self._names)
 
     async def clean_up(self) -> None:
         """Release what a run that is over does not need any more; model and record stay."""

@@ -163,7 +163,7 @@ class LocalFitRun(LocalRun):
         """
         held, checkpoint, path = self._held, self._place.checkpoint, self._place.path
         self.spec, prepared = prepare(self.rows, self.config)
-        settings = FitSettings(self.spec, sum(part.rows for part in held.train), self.config)
+        settings = FitSettings(self.spec, self.rows.training_rows, self.config)
         start, kind = self._start, settings.config.kind
         before = [] if start is None else members_before(start, self.spec, kind)
         test_rows = [part.rows for part in held.test]

@@ -46,6 +46,11 @@ class Rows:
         return config.model_spec(self.facts.features, self.facts.labels)
 
     @property
+    def training_rows(self) -> int:
+        """Rows that are trained on."""
+        return sum(part.rows for part in self.train)
+
+    @property
     def row_bytes(self) -> float:
         """Bytes of a typical row."""
         return self.facts.nbytes / self.facts.rows

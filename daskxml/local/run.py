@@ -284,16 +284,8 @@ class LocalRun:
         return Model.load(self._place.path)
 
     def _header(self, reason: str, best: int) -> ModelHeader:
-        return model_header(
-            self.config,
-            self.spec,
-            training_rows=sum(part.rows for part in self.rows.train),
-            feature_base=self.rows.facts.feature_base,
-            ended=reason,
-            megabatches=len(self.history),
-            best=best,
-            names=self._names,
-        )
+        of_run = self.config, self.spec, self.rows
+        return model_header(*of_run, reason, len(self.history), best, self._names)
 
 
 def _this_process(config: RunConfig) -> Devices:

@@ -179,6 +179,11 @@ class PlacedRows:
     stages: tuple[StageRecord, ...] = ()
 
     @property
+    def training_rows(self) -> int:
+        """Rows that are trained on."""
+        return sum(self.train.rows)
+
+    @property
     def is_intact(self) -> bool:
         """Whether no partition was cancelled, as ``client.restart()`` does."""
         return not any(each.status in ("cancelled", "error") for each in self.futures())

@@ -252,20 +252,15 @@ def describe_run(
 
 
 def model_header(
-    config: RunConfig,
-    spec: Spec,
-    *,
-    training_rows: int,
-    feature_base: int,
-    ended: str,
-    megabatches: int,
-    best: int = 0,
-    names: ColumnNames = NO_NAMES,
-) -> ModelHeader:
+    config: RunConfig, spec: Spec, rows: Any, ended: str, megabatches: int, best: int,
+    names: ColumnNames,
+) -> ModelHeader:  # fmt: skip
     """Return the header of the trained model.
 
     Parameters
     ----------
+    rows
+        With the ``facts`` of all rows, and how many `training_rows` were not held out.
     ended
         The reason why the run ended.
     best
@@ -281,9 +276,9 @@ def model_header(
         training["validation"] = data.validation
     return ModelHeader(
         spec=spec,
-        training_rows=training_rows,
+        training_rows=rows.training_rows,
         normalize=data.normalize,
-        feature_base=feature_base,
+        feature_base=rows.facts.feature_base,
         label_base=data.label_base,
         propensity_a=data.propensity_a,
         propensity_b=data.propensity_b,
