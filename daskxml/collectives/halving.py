@@ -25,7 +25,7 @@ by chunk. So no two ranks can wait for each other, however little a connection b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 from daskxml.collectives.adasum import Node, Tree, ranks_of
@@ -53,6 +53,11 @@ class Chunk:
     start: int
     middle: int
     stop: int
+
+    def halves(self) -> tuple[OwnedSpan, OwnedSpan]:
+        """Return what both keep."""
+        left = OwnedSpan(self.left, self.start, self.middle)
+        return left, OwnedSpan(self.right, self.middle, self.stop)
 
     def on_rank(self, rank: int) -> tuple[int, tuple[int, int], tuple[int, int]]:
         """Return the other rank, what is sent to it and what is kept, each as (start, stop)."""
@@ -123,55 +128,38 @@ def halving_schedule(tree: Tree, units: Units, size: int) -> HalvingSchedule:
     ...  for exchange in schedule.exchanges]
     [[(0, 1, 0, 48, 96)], [(0, 2, 0, 32, 48), (1, 2, 48, 80, 96)]]
     """
-    builder = _Builder(size, units)
-    final = builder.visit(tree)
-    unit_parts = [builder.parts[unit] for unit in units]
+    exchanges: list[Exchange] = []
+    parts: dict[tuple[int, ...], list[OwnedSpan]] = {}
+    final = _visit(tree, units, size, exchanges, parts)
+    unit_parts = [parts[unit] for unit in units]
     between: dict[int, list[Multicast]] = {rank: [] for rank in ranks_of(tree)}
     for part, targets in _cut(final, unit_parts):
         theirs = tuple(t for t, unit in zip(targets, units, strict=True) if part.rank not in unit)
         between[part.rank].append(Multicast(part.start, part.stop, theirs))
     within: dict[int, list[Multicast]] = {rank: [] for rank in ranks_of(tree)}
-    for unit, parts in zip(units, unit_parts, strict=True):
-        for part in parts if len(unit) > 1 else ():
+    for unit, own in zip(units, unit_parts, strict=True):
+        for part in own if len(unit) > 1 else ():
             others = tuple(rank for rank in unit if rank != part.rank)
             within[part.rank].append(Multicast(part.start, part.stop, others))
-    return HalvingSchedule(tuple(builder.exchanges), between, within)
+    return HalvingSchedule(tuple(exchanges), between, within)
 
 
-@dataclass
-class _Builder:
-    """Visits a tree from its leaves, and records its exchanges and which rank owns which part."""
-
-    size: int
-    units: Units
-    exchanges: list[Exchange] = field(default_factory=list)
-    parts: dict[tuple[int, ...], list[OwnedSpan]] = field(default_factory=dict)
-
-    def visit(self, tree: Tree) -> list[OwnedSpan]:
-        """Return the parts of a subtree's vector."""
-        ranks = ranks_of(tree)
-        if isinstance(tree, Node):
-            self.parts[ranks] = self._visit_node(tree)
-        else:
-            self.parts[ranks] = [OwnedSpan(tree, 0, self.size)]
-        return self.parts[ranks]
-
-    def _visit_node(self, node: Node) -> list[OwnedSpan]:
-        left, right = self.visit(node.left), self.visit(node.right)
-        ranks = ranks_of(node.left), ranks_of(node.right)
-        chunks = tuple(_chunks(left, right, len(ranks[0]), len(ranks[1])))
-        both = {*ranks[0], *ranks[1]}
-        is_inside = any(both <= set(unit) for unit in self.units)
-        self.exchanges.append(Exchange(*ranks, node.is_adasum, is_inside, chunks))
-        halves = [
-            half
-            for chunk in chunks
-            for half in (
-                OwnedSpan(chunk.left, chunk.start, chunk.middle),
-                OwnedSpan(chunk.right, chunk.middle, chunk.stop),
-            )
-        ]
-        return [half for half in halves if half.start < half.stop]
+def _visit(
+    tree: Tree, units: Units, size: int, exchanges: list[Exchange],
+    parts: dict[tuple[int, ...], list[OwnedSpan]],
+) -> list[OwnedSpan]:  # fmt: skip
+    """Return which rank owns which part of a subtree's vector; add this, and its exchanges."""
+    ranks = ranks_of(tree)
+    if not isinstance(tree, Node):
+        return parts.setdefault(ranks, [OwnedSpan(tree, 0, size)])
+    left = _visit(tree.left, units, size, exchanges, parts)
+    right = _visit(tree.right, units, size, exchanges, parts)
+    groups = ranks_of(tree.left), ranks_of(tree.right)
+    chunks = tuple(_chunks(left, right, *map(len, groups)))
+    is_inside = any({*ranks} <= {*unit} for unit in units)
+    exchanges.append(Exchange(*groups, tree.is_adasum, is_inside, chunks))
+    halves = (half for chunk in chunks for half in chunk.halves())
+    return parts.setdefault(ranks, [half for half in halves if half.start < half.stop])
 
 
 def _chunks(
