@@ -35,10 +35,7 @@ FAILED = "failed"  # how the state of a failed run begins; the reason follows
 
 def train(options: Options) -> int:
     """Train here or on a cluster, or start a run there and leave it."""
-    given = {
-        "cluster.workers": options.workers,
-        "cluster.device": options.device,
-    }
+    given = {"cluster.workers": options.workers, "cluster.device": options.device}
     named, rows = split_given(options.rows)
     options.train = [*rows, *(options.train or [])]
     config = _resolve(options, _run_file(named, options.resume), given)

@@ -30,15 +30,7 @@ from itertools import combinations
 
 import numpy as np
 
-from daskxml.collectives.adasum import (
-    Layers,
-    Node,
-    Tree,
-    Vector,
-    chain,
-    coefficients,
-    norm_ratios,
-)
+from daskxml.collectives.adasum import Layers, Node, Tree, Vector, chain, coefficients, norm_ratios
 from daskxml.collectives.all_gather import IN_FLIGHT, Multicast, all_gather, multicast
 from daskxml.collectives.messages import Flush, Program, Send
 from daskxml.collectives.ring import partition_bounds, pieces

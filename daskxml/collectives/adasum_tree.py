@@ -21,14 +21,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from daskxml.collectives.adasum import (
-    Layers,
-    Tree,
-    Vector,
-    balanced,
-    coefficients,
-    norm_ratios,
-)
+from daskxml.collectives.adasum import Layers, Tree, Vector, balanced, coefficients, norm_ratios
 from daskxml.collectives.all_gather import IN_FLIGHT, all_gather, multicast
 from daskxml.collectives.codec import Codec
 from daskxml.collectives.halving import Exchange, HalvingSchedule, Units, halving_schedule

@@ -140,10 +140,7 @@ def read_texts(
         yield _cut_preamble(_read_range(block, line_bytes), block)
         return
     lines = [0]
-    with (
-        open_text(block.path, lines) as file,
-        closing(prefetch(read_chunks(file))) as chunks,
-    ):
+    with open_text(block.path, lines) as file, closing(prefetch(read_chunks(file))) as chunks:
         for piece in join_lines(chunks, line_bytes):
             text = pad_text(piece)
             yield (text, lines[0]) if lines[0] else _cut_preamble(text, block)

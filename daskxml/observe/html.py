@@ -158,9 +158,7 @@ def _frame(chart: Chart) -> _Frame:
     if not right > left:
         left, right = left - 0.5, right + 0.5
     return _Frame(
-        top=24.0 if chart.y_label else 10.0,
-        x_range=(left, right),
-        y_ticks=ticks(low, high),
+        top=24.0 if chart.y_label else 10.0, x_range=(left, right), y_ticks=ticks(low, high)
     )
 
 

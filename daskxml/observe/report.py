@@ -282,10 +282,7 @@ class Comparison:
 
     @classmethod
     def of(
-        cls,
-        runs: Sequence[StoredRun],
-        metric: str | None = None,
-        level: float | None = None,
+        cls, runs: Sequence[StoredRun], metric: str | None = None, level: float | None = None
     ) -> Comparison:
         """Compare runs.
 

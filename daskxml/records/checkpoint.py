@@ -29,11 +29,7 @@ FORMAT_VERSION = "2"
 
 
 def write_checkpoint(
-    run_dir: str | Path,
-    megabatch: int,
-    models: dict[str, Array],
-    session: str,
-    keep: int,
+    run_dir: str | Path, megabatch: int, models: dict[str, Array], session: str, keep: int
 ) -> Path:
     """Write one, then remove all but the newest ``keep``.
 

@@ -37,12 +37,7 @@ from daskxml.records.checkpoint import (
     parse_session,
     stored_members,
 )
-from daskxml.records.environment import (
-    ENVIRONMENT_FILE,
-    describe,
-    read_starts,
-    write_starts,
-)
+from daskxml.records.environment import ENVIRONMENT_FILE, describe, read_starts, write_starts
 
 RUN_FILE, HISTORY_FILE = "run.toml", "history.jsonl"
 ENDS = "megabatches", "epochs", "trees", "minutes", "target", "patience"  # that a run file gives

@@ -67,12 +67,7 @@ class RunSeries:
     """
 
     def __init__(
-        self,
-        run: str,
-        config: RunConfig,
-        log: EventLog,
-        timeline: Timeline,
-        out: str = "",
+        self, run: str, config: RunConfig, log: EventLog, timeline: Timeline, out: str = ""
     ) -> None:
         self.run, self.config, self.timeline, self.out = run, config, timeline, out
         self.begun_s = time.time()
