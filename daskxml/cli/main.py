@@ -42,10 +42,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     2
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    _interrupt_on(signal.SIGTERM)
+    if threading.current_thread() is threading.main_thread():
+        # `docker stop` and batch systems send it: as Ctrl-C, it ends a run at a merge.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         for argument in arguments:
-            if not _is_text(argument):
+            # Bytes that are no UTF-8 are lone surrogates here, which Dask cannot send.
+            if any("\ud800" <= character <= "\udfff" for character in argument):
                 raise ConfigError(f"{argument}: not text in UTF-8, which paths and names must be")
         return _run(arguments)
     except DaskxmlError as error:
@@ -72,17 +75,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 error = needing(f"daskxml {arguments[0]}", error)
             return _fail(f"{one_line(str(error))}; daskxml inspect examines the installation")
         return _fail_unexpectedly(error)
-
-
-def _interrupt_on(signal_number: int) -> None:
-    """Handle the signal of `docker stop` and batch systems as Ctrl-C: a run ends at a merge."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal_number, signal.default_int_handler)
-
-
-def _is_text(argument: str) -> bool:
-    """Whether an argument was UTF-8: other bytes become lone surrogates, which Dask cannot send."""
-    return not any("\ud800" <= character <= "\udfff" for character in argument)
 
 
 def _run(arguments: Sequence[str]) -> int:
