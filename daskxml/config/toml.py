@@ -8,7 +8,7 @@ import difflib
 import re
 import tomllib
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
@@ -102,7 +102,7 @@ def decode(
     return kind(**values)
 
 
-def encode(section: Any, skip: Iterable[str] = ()) -> dict[str, Any]:
+def encode(section: Any, skip: Collection[str] = ()) -> dict[str, Any]:
     """Return the table that `decode` turns into `section` again, in the order of its fields.
 
     Examples
@@ -111,12 +111,11 @@ def encode(section: Any, skip: Iterable[str] = ()) -> dict[str, Any]:
     >>> encode(CheckpointSection(keep=3))
     {'every': 10, 'keep': 3}
     """
-    hidden = frozenset(skip)
     table = {}
     for field in dataclasses.fields(section):
-        value = getattr(section, field.name)
-        if field.name in hidden or value is None:  # TOML has no null: absent is the default
+        if field.name in skip:
             continue
+        value = getattr(section, field.name)
         if field.metadata.get("unit") == "bytes" and isinstance(value, int):
             value = size_text(value)
         table[field.name] = list(value) if isinstance(value, tuple) else value
@@ -203,8 +202,6 @@ def _convert_union(kinds: tuple[Any, ...], value: Any) -> Any:
     nouns = []
     has_words = any(get_origin(kind) is Literal for kind in kinds)
     for kind in kinds:
-        if kind is type(None):
-            continue
         if has_words and isinstance(value, str) and get_origin(kind) is tuple:
             nouns.append("a list")  # of a text that is none of the words
             continue

@@ -72,10 +72,6 @@ class HistoryRow:
         found: Mapping[str, Mapping[str, Any]] = self.values["workers"]
         return found
 
-    def of_kind(self, kind: type) -> list[Any]:
-        """Return the events of a kind."""
-        return [entry.event for entry in self.trace if isinstance(entry.event, kind)]
-
 
 class Audit:
     """One run, row by row.
@@ -113,8 +109,9 @@ class Audit:
 
     def run(self, rows: Sequence[HistoryRow]) -> None:
         """Verify all rows of a run."""
-        streams = [setup.stream_rows for row in rows for setup in row.of_kind(Setup)]
-        self._coverage.stream_rows = streams[0] if streams else ()
+        events = (entry.event for row in rows for entry in row.trace)
+        streams = (event.stream_rows for event in events if isinstance(event, Setup))
+        self._coverage.stream_rows = next(streams, ())
         for row in rows:
             self.findings.megabatch, self._closed = row.values["megabatch"], None
             self._take_trace(row)
