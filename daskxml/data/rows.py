@@ -199,12 +199,12 @@ def slice_rows(partition: Partition, start: int, stop: int) -> Partition:
     )
 
 
-def concatenate_csr(parts: Sequence[Csr]) -> Csr:
-    """Stack matrices vertically, in a file where one of them is in one; see `concatenate`."""
+def concatenate_csr(parts: Sequence[Csr], *, in_file: bool = False) -> Csr:
+    """Stack matrices vertically, in a file if asked or where one is in one; see `concatenate`."""
     sizes = np.concatenate([np.diff(part.indptr) for part in parts])
     indptr = np.zeros(sizes.size + 1, np.int64)
     np.cumsum(sizes, out=indptr[1:])
-    count, in_file = int(indptr[-1]), any(map(is_on_disk, parts))
+    count, in_file = int(indptr[-1]), in_file or any(map(is_on_disk, parts))
     indices = empty_array(count, np.int32, in_file=in_file)
     np.concatenate([part.indices for part in parts], out=indices)
     values, data = [part.data for part in parts if part.data is not None], None
@@ -281,17 +281,8 @@ def empty_array(count: int, dtype: Any, *, in_file: bool) -> Array:
 
 def on_disk(partition: Partition) -> Partition:
     """Return the same rows, in files."""
-
-    def moved(array: Array) -> Array:
-        kept = empty_array(array.shape[0], array.dtype, in_file=True)
-        kept[:] = array
-        return kept
-
-    def moved_rows(csr: Csr) -> Csr:
-        data = None if csr.data is None else moved(csr.data)
-        return replace(csr, indices=moved(csr.indices), data=data)
-
-    features, labels = moved_rows(partition.features), moved_rows(partition.labels)
+    matrices = (partition.features, partition.labels)
+    features, labels = (concatenate_csr([each], in_file=True) for each in matrices)
     return replace(partition, features=features, labels=labels)
 
 

@@ -78,21 +78,17 @@ def _is_as_planned(workers: Iterable[WorkerState]) -> bool:
 def proportional_weights(
     workers: Mapping[str, WorkerState], sizes: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return weights in proportion to ``sizes``, 0 for a replica without an update.
+    """Return weights in proportion to positive ``sizes``, 0 for a replica without an update.
 
-    Where all are without, all count; where all sizes are 0, alike.
+    Where all are without, all count.
 
     Examples
     --------
     >>> workers = {"a": WorkerState(batch_size=8, updates=2), "b": WorkerState(batch_size=8)}
     >>> proportional_weights(workers, {"a": 1.0, "b": 1.0})
     {'a': 1.0, 'b': 0.0}
-    >>> proportional_weights(workers, {"a": 0.0, "b": 0.0})
-    {'a': 1.0, 'b': 0.0}
     """
     updated = {name for name, worker in workers.items() if worker.updates} or workers.keys()
-    if not any(sizes[name] for name in updated):
-        sizes = dict.fromkeys(workers, 1.0)
     total = sum(sizes[name] for name in updated)
     return {name: sizes[name] / total if name in updated else 0.0 for name in workers}
 
