@@ -288,15 +288,14 @@ def _generate(name: str, spec: SyntheticSpec, folder: Path) -> dict[str, Any]:
 
 def _find(name: str, folder: Path | None) -> Rows:
     card = load_card(name)
-    splits = {"train": card.train, "test": card.test}
-    files = {split: part.file for split, part in splits.items() if part.file}
+    files = {"train": card.train.file, "test": card.test.file}
+    files = {split: file for split, file in files.items() if file}
     if folder is None:
         return f"give --data FOLDER, with {' and '.join(files.values())}"
     paths = {split: str((folder / file).absolute()) for split, file in files.items()}
     if absent := [path for path in paths.values() if not Path(path).is_file()]:
         return f"no file {' and '.join(absent)}"
-    for split in ("train", "test"):
-        if splits[split].sha256:
-            verify_file(card, split, paths[split])
+    for split in paths:
+        verify_file(card, split, paths[split])
     found = {f"data.{split}": [path] for split, path in paths.items()}
     return {"data.test": [], **found, "data.card": name}
