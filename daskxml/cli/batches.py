@@ -122,15 +122,7 @@ class Batches:
         if self._waiting_rows + count > self._most_waiting:
             raise BusyError(f"{self._waiting_rows:,} rows are waiting: try again later")
         self._waiting_rows += count
-        try:
-            return await self._join(served, rows, k)
-        finally:
-            self._waiting_rows -= count
-
-    def _join(
-        self, served: ServedModel, rows: scipy.sparse.csr_matrix, k: int
-    ) -> asyncio.Future[Ranking]:
-        key, count = (served, k), rows.shape[0]
+        key = (served, k)
         group = self._open.get(key)
         if group is None or group.rows + count > self._most_rows:
             group = self._open[key] = _Group()
@@ -140,7 +132,10 @@ class Batches:
         future: asyncio.Future[Ranking] = asyncio.get_running_loop().create_future()
         group.waiting.append((rows, future))
         group.rows += count
-        return future
+        try:
+            return await future
+        finally:
+            self._waiting_rows -= count
 
     async def _answer(self, key: tuple[ServedModel, int], group: _Group) -> None:
         async with self._idle:

@@ -87,12 +87,13 @@ def metric_sums(
         np.ascontiguousarray(inverse_propensity, dtype=np.float64),
         np.array(ks), discounts, ideal, hits, parts,
     )  # fmt: skip
+    totals = (parts[1].astype(object) << _LOW_BITS) + parts[0]  # of unbounded integers
     return MetricSums(
         ks=ks,
         rows=labels.rows,
         rows_without_labels=int(without),
         hits=tuple(hits.tolist()),
-        **dict(zip(_FIELDS, _joined(parts), strict=True)),
+        **dict(zip(_FIELDS, map(tuple, totals.tolist()), strict=True)),
     )
 
 
@@ -110,15 +111,6 @@ def _check(ids: Any, labels: Csr, inverse: Any, ks: tuple[int, ...]) -> None:
         raise ConfigError(
             f"inverse propensities up to {largest:g}: must be numbers from 0 to 2**20"
         )
-
-
-def _joined(parts: npt.NDArray[np.int64]) -> list[tuple[int, ...]]:
-    """The totals of each field, joined from their low and high parts."""
-    low, high = parts.tolist()
-    return [
-        tuple((h << _LOW_BITS) + part for part, h in zip(lows, highs, strict=True))
-        for lows, highs in zip(low, high, strict=True)
-    ]
 
 
 @njit(nogil=True)
