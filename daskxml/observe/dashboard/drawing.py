@@ -67,7 +67,7 @@ class LiveChart:
     def __init__(self, chart: Chart, x_range: DataRange1d) -> None:
         self._shown: Chart | None = None
         self.figure = _figure(chart.caption, chart.x_label, x_range=x_range, name=chart.name)
-        self.figure.visible = False  # until there is more to draw than a number
+        self.figure.visible = False  # until there is a line to draw
         if chart.from_zero:
             self.figure.y_range.start, self.figure.y_range.range_padding = 0, 0.2
         self.lines = ColumnDataSource({name: [] for name in ("xs", "ys", "name", "color")})
