@@ -84,7 +84,7 @@ class Matrix(Checked):
         for name in ("run", "data", "workers", "seeds", "executors"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
-                raise ConfigError(f"{name} = {list(values)}: must name at least one, each once")
+                raise self.refusal(name, "must name at least one, each once")
 
     def options(self, workers: int) -> list[str]:
         """Return options of ``daskxml simulate``.

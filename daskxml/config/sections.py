@@ -58,11 +58,8 @@ class RunSection(Checked):
         super().__post_init__()
         # It names a directory, and is shown in terminals and pages.
         if not self.name.isprintable() or "/" in self.name or len(self.name) > LONGEST_NAME:
-            raise ConfigError(
-                f"name = {self.name!a:.60}: must be at most {LONGEST_NAME} printable characters, "
-                "and no path",
-                "name",
-            )
+            problem = f"must be at most {LONGEST_NAME} printable characters, and no path"
+            raise self.refusal("name", problem)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,10 +166,8 @@ class EvaluationSection(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.k or list(self.k) != sorted(set(self.k)):
-            raise ConfigError(
-                f"k = {list(self.k)}: must be ranks in ascending order, each once, like [1, 3, 5]",
-                "k",
-            )
+            problem = "must be ranks in ascending order, each once, like [1, 3, 5]"
+            raise self.refusal("k", problem)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,10 +240,7 @@ class ClusterSection(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.pool_threads and not self.pools:
-            raise ConfigError(
-                f"pool_threads = {self.pool_threads}: there is no pool, give pools = 1 too, or 0",
-                "pool_threads",
-            )
+            raise self.refusal("pool_threads", "there is no pool, give pools = 1 too, or 0")
 
     @property
     def memory_bytes(self) -> int:

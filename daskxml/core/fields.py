@@ -89,15 +89,20 @@ class Checked:
         hints = type_hints(kind)
         for field in dataclasses.fields(kind):
             value, hint = getattr(self, field.name), hints[field.name]
-            shown = f"{field.name} = {repr(value) if isinstance(value, str) else value!s:.60}"
             if get_origin(hint) is Literal and value not in get_args(hint):
                 choices = ", ".join(map(repr, get_args(hint)))
-                raise ConfigError(f"{shown}: must be one of {choices}", field.name)
+                raise self.refusal(field.name, f"must be one of {choices}")
             if "low" not in field.metadata:
                 continue
             for number in value if isinstance(value, tuple) else (value,):
                 if problem := _problem(number, hint, field.metadata):
-                    raise ConfigError(f"{shown}: must be {problem}", field.name)
+                    raise self.refusal(field.name, f"must be {problem}")
+
+    def refusal(self, name: str, problem: str) -> ConfigError:
+        """Return the error of a field's value, and what is wrong with it."""
+        value = getattr(self, name)
+        shown = list(value) if isinstance(value, tuple) else value
+        return ConfigError(f"{name} = {shown!r:.60}: {problem}", name)
 
 
 @cache

@@ -276,16 +276,11 @@ class TextSettings(Checked):
         for name in ("min_df", "max_df"):
             value = getattr(self, name)
             if isinstance(value, bool) or not (value >= 1 if _is_count(value) else 0 <= value <= 1):
-                allowed = "must be a number from 1 on, or a share like 0.01"
-                raise ConfigError(f"{name} = {value}: {allowed}", name)
+                raise self.refusal(name, "must be a number from 1 on, or a share like 0.01")
         if len(self.ngram_range) != 2 or not 1 <= self.ngram_range[0] <= self.ngram_range[1]:
-            given = list(self.ngram_range)
-            raise ConfigError(f"ngram_range = {given}: must be like [1, 2]", "ngram_range")
+            raise self.refusal("ngram_range", "must be like [1, 2]")
         if isinstance(self.stop_words, str) and self.stop_words not in ("none", "english"):
-            raise ConfigError(
-                f"stop_words = {self.stop_words!r}: must be 'english', 'none' or a list of words",
-                "stop_words",
-            )
+            raise self.refusal("stop_words", "must be 'english', 'none' or a list of words")
         if self.n_features:
             self._check_hashing()
 
@@ -296,8 +291,8 @@ class TextSettings(Checked):
                 problem = f"{name} chooses among words, but [text] n_features hashes them"
                 raise ConfigError(f"{problem}: leave one out", name)
         if self.use_idf and not self.smooth_idf:
-            problem = "smooth_idf = False: words of no document would weigh infinitely with hashing"
-            raise ConfigError(f"{problem}; leave it True", "smooth_idf")
+            problem = "words of no document would weigh infinitely with hashing; leave it True"
+            raise self.refusal("smooth_idf", problem)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> TextSettings:

@@ -33,7 +33,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BoundedConfig
 from daskxml.strategies.protocol import Event, Started, WorkDone, WorkerJoined
@@ -77,11 +76,8 @@ class Config(SharedConfig, BoundedConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if 0.0 < self.utilization_max <= self.utilization:
-            raise ConfigError(
-                f"utilization_max = {self.utilization_max:g}: must be above utilization = "
-                f"{self.utilization:g}",
-                "utilization_max",
-            )
+            problem = f"must be above utilization = {self.utilization:g}"
+            raise self.refusal("utilization_max", problem)
 
 
 def surviving_updates(worker: WorkerState, beta: float) -> float:

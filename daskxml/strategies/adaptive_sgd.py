@@ -42,7 +42,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded
 from daskxml.strategies.batch_rules import Pace, Paces, as_printed, by_speed, in_proportion
 from daskxml.strategies.batches import BoundedConfig
@@ -115,10 +114,8 @@ class Config(BoundedConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         low, high = self.bounds
-        first = self.batch_initial or high
-        if not low <= first <= high:
-            problem = f"batch_initial = {first}: must be from {low} to {high}"
-            raise ConfigError(problem, "batch_initial")
+        if not low <= (self.batch_initial or high) <= high:
+            raise self.refusal("batch_initial", f"must be from {low} to {high}")
 
     def first_size(self, pool_threads: int) -> int:
         """Return the batch size of a new worker: a pool's is its least, for it may be slow."""

@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from daskxml.core.errors import ConfigError
 from daskxml.core.fields import Checked, bounded
 from daskxml.strategies.state import MegabatchState
 
@@ -100,13 +99,10 @@ class BoundedConfig(BatchConfig):
         super().__post_init__()
         low, high = self.bounds
         if low > high:
-            raise ConfigError(f"batch_min = {low}: must be at most batch_max = {high}", "batch_min")
+            raise self.refusal("batch_min", f"must be at most batch_max = {high}")
         if self.pool_batch_min > self.pool_batch_max:
-            raise ConfigError(
-                f"pool_batch_min = {self.pool_batch_min}: must be at most pool_batch_max = "
-                f"{self.pool_batch_max}",
-                "pool_batch_min",
-            )
+            problem = f"must be at most pool_batch_max = {self.pool_batch_max}"
+            raise self.refusal("pool_batch_min", problem)
 
     @property
     def bounds(self) -> tuple[int, int]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from daskxml.core.arrays import Array
-from daskxml.core.errors import ConfigError
 from daskxml.core.fields import Checked, bounded
 from daskxml.models.batch import BatchSegment, Updates
 from daskxml.models.network.spec import ModelSpec
@@ -76,16 +75,10 @@ class SamplingConfig(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.active > 1 and self.active != int(self.active):
-            raise ConfigError(
-                f"active = {self.active:g}: must be a share up to 1, or a whole number of labels",
-                "active",
-            )
+            raise self.refusal("active", "must be a share up to 1, or a whole number of labels")
         if self.method == "dwta" and self.k * WINNER_BITS > MAX_BITS:
-            raise ConfigError(
-                f"k = {self.k}: must be at most {MAX_BITS // WINNER_BITS} for 'dwta', whose hash "
-                f"functions have {WINNER_BITS} bits each",
-                "k",
-            )
+            most = f"must be at most {MAX_BITS // WINNER_BITS} for 'dwta', whose hash functions "
+            raise self.refusal("k", f"{most}have {WINNER_BITS} bits each")
 
     @property
     def is_on(self) -> bool:

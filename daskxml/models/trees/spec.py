@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from daskxml.core.arrays import Array
-from daskxml.core.errors import ConfigError
 from daskxml.core.fields import bounded
 from daskxml.models.protocol import Spec
 
@@ -78,7 +77,7 @@ class TreeSpec(Spec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.powers:
-            raise ConfigError("powers = []: give one number or more", "powers")
+            raise self.refusal("powers", "give one number or more")
 
     def child_costs(self, rows: Array) -> Array:
         """Return C of each child of a node, float32, once ``cost`` is chosen.
