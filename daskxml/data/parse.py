@@ -71,11 +71,6 @@ class Dialect:
     needs_labels: bool = True
     line_bytes: int = LINE_BYTES
 
-    def __post_init__(self) -> None:
-        for name in ("feature_base", "label_base"):
-            if getattr(self, name) not in (0, 1):
-                raise ValueError(f"{name} must be 0 or 1, not {getattr(self, name)!r}")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRows:
