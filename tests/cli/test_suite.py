@@ -104,7 +104,7 @@ def test_a_real_set_is_found_by_its_card_or_said_to_be_missing(tmp_path):
         ("matrix = [3]\n", "[[matrix]] 1 must be a table"),
         ("data = 3\n" + MATRIX, "data must be tables, each headed [data.NAME]"),
         (SMALL + MATRIX + "seeds = [1, 1]\n", "[[matrix]] 1: seeds = [1, 1]: must name at least"),
-        (SMALL + MATRIX + "seeds = [-1]\n", "seeds = (-1,): must be at least 0"),
+        (SMALL + MATRIX + "seeds = [-1]\n", "seeds = [-1]: must be at least 0"),
         (SMALL + MATRIX + 'executors = ["clutser"]\n', "must be a list, each item"),
         ("[suite]\nminutes = 0\n" + MATRIX, "[suite]: minutes = 0.0: must be above 0"),
         ('[suite]\nmemory = "much"\n' + MATRIX, "'much' is not a size"),
