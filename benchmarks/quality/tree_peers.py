@@ -42,12 +42,14 @@ class Trained:
     read: Callable[[Any], Labels] = lambda ranked: ranked
 
 
-def omikuji(folder: Path) -> Trained:
-    """Train Parabel's three trees; the time has that of reading the text."""
+def omikuji(folder: Path, **settings: Any) -> Trained:
+    """Train Parabel's three trees, or others; the time has that of reading the text."""
     import omikuji as package
 
     begun_s = time.process_time()
     parameters = package.Model.default_hyper_param()
+    for name, value in settings.items():
+        setattr(parameters, name, value)
     model = package.Model.train_on_data(str(folder / "train.txt"), parameters, n_threads=1)
     train_s = time.process_time() - begun_s
 
@@ -126,8 +128,10 @@ def row_times(predict: Callable[[int], object], rows: int) -> dict[str, float]:
     return {"row_ms": 1e3 * float(median), "row_p99_ms": 1e3 * float(slow)}
 
 
+BONSAI = {"cluster_balanced": False, "cluster_k": 100, "max_depth": 3}  # as omikuji's README has it
 TOOLS = {
     "omikuji": (omikuji, "omikuji"),
+    "omikuji, Bonsai": (partial(omikuji, **BONSAI), "omikuji"),
     "PECOS": (pecos, "libpecos"),
     "napkinXC": (napkinxc, "napkinxc"),
     "LibMultiLabel": (libmultilabel, "libmultilabel"),

@@ -216,11 +216,14 @@ def _write(file: str, results: dict[tuple[str, str], Found]) -> None:
 def draw(file: str, rows: list[Found]) -> None:
     """Draw P@1, P@3 and P@5 of each tool against the processor seconds of its training."""
     names = list(dict.fromkeys(row["data"] for row in rows))
+    measured = {row["tool"] for row in rows}
+    markers = dict(zip([*OURS, *PEERS], "os^v<DPX", strict=True))
+    markers = {tool: marker for tool, marker in markers.items() if tool in measured}
     figure = Figure((max(7.2, 2.4 * len(names)), 6.5), layout="constrained")
     panels = figure.subplots(len(KS), len(names), sharex="col", squeeze=False)
     for (k, line), (column, name) in itertools.product(enumerate(KS), enumerate(names)):
         panel = panels[k, column]
-        for tool, marker in zip([*OURS, *PEERS], "os^vDPX", strict=True):
+        for tool, marker in markers.items():
             found = [row for row in rows if row["data"] == name and row["tool"] == tool]
             color = "tab:blue" if tool in OURS else "tab:gray"
             panel.scatter([row["train_cpu_s"] for row in found],

@@ -59,6 +59,7 @@ def test_a_row_of_weight_two_is_the_row_twice(loss, class_weight):
 def test_a_row_of_weight_two_is_the_row_twice_in_label_trees(monkeypatch, class_weight):
     order = np.arange(6, dtype=np.int32)  # clusters of labels do not see weights
     monkeypatch.setattr("daskxml.models.trees.fitting.order_of_tree", lambda *_: order)
+    monkeypatch.setattr("daskxml.models.trees.nodes._OTHERS", 0.0)  # nor does the sample of others
     rows = daskxml.Matrices(X, Y, COUNTS)
     weighted = train_here(tree(class_weight=class_weight), train=rows)
     repeated = daskxml.Matrices(X[TWICE], Y[TWICE])

@@ -138,22 +138,14 @@ class Mix(ModelKind[MixtureSpec]):
 
     def explain(self, spec: MixtureSpec, arrays: Arrays, row: Csr, label: int) -> Array:
         """Add up what features add to the parts' probabilities."""
-        parts = self._trees(spec, arrays)
-        return _weighted(spec, [kind.explain(part, own, row, label) for kind, part, own in parts])
-
-    def _trees(self, spec: MixtureSpec, arrays: Arrays) -> list[Part]:
-        """Return the parts, which must have contributions to probabilities."""
         parts = self._parts(spec, arrays)
         if any(kind.scores_all for kind, _, _ in parts):
             raise ConfigError(
                 "a mixture with a network is not explained as a whole: explain its parts, the runs "
                 "that it was made of"
             )
-        return parts
-
-
-def _weighted(spec: MixtureSpec, added: list[Array]) -> Array:
-    return np.sum([w * each for w, each in zip(spec.weights, added, strict=True)], axis=0)
+        added = [kind.explain(part, own, row, label) for kind, part, own in parts]
+        return np.tensordot(spec.weights, added, axes=1)
 
 
 class Mixture:

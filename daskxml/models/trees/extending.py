@@ -11,7 +11,7 @@ was there before changes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +48,7 @@ class ArrivedRows(TreeRows):
 
     def problem(
         self, spec: TreeSpec, shape: TreeShape, block: NodeBlock, key: int,
-        others: Sequence[int] | Array = (),
+        others: Array | None = None,
     ) -> NodeProblem:  # fmt: skip
         """Return what new labels are fitted to: all of their parent's old ones are in front."""
         arrived, node = self._arrived, block.node

@@ -13,7 +13,7 @@ import numpy as np
 from daskxml.core.arrays import Array, Csr, Segment
 from daskxml.kernels import Kernels
 from daskxml.kernels.operands import FittedBlock, TreeArrays, TreeWeights
-from daskxml.models.protocol import split_arrays
+from daskxml.models.protocol import joined_arrays, split_arrays
 from daskxml.models.rankings import candidates
 from daskxml.models.trees.nodes import NodeBlock, join_blocks, powered, unpack_blocks, whole_nodes
 from daskxml.models.trees.spec import TreeShape, TreeSpec
@@ -240,7 +240,7 @@ def smallest_kept(arrays: Mapping[str, Array], share: float) -> float:
     >>> [round(smallest_kept(arrays, share), 3) for share in (0.0, 0.02, 0.06)]
     [0.1, 0.2, 0.4]
     """
-    weights = [arrays[f"tree{tree}.weights"] for tree in range(count_trees(arrays))]
+    weights = [tree["weights"] for tree in split_arrays(arrays, "tree")]
     sizes = np.sort(np.abs(np.concatenate([*weights, np.empty(0, np.float32)])))
     if not sizes.any():
         return 0.0
@@ -260,22 +260,19 @@ def pruned(arrays: Mapping[str, Array], smallest: float) -> dict[str, Array]:
     >>> [small[f"tree0.{name}"].tolist() for name in ("features", "chunk_starts", "weights")]
     [[5], [0, 2], [0.2, -0.9]]
     """
-    out = dict(arrays)
-    for tree in range(count_trees(arrays)):
-        names = ("node_starts", "features", "chunk_starts", "children", "weights")
-        held = {name: arrays[f"tree{tree}.{name}"] for name in names}
-        is_kept = np.abs(held["weights"]) >= smallest
+    trees = split_arrays(arrays, "tree")
+    for tree in trees:
+        is_kept = np.abs(tree["weights"]) >= smallest
         kept_before = np.concatenate([[0], np.cumsum(is_kept)])
-        ends = kept_before[held["chunk_starts"]]  # of the chunks, counted in weights that are kept
+        ends = kept_before[tree["chunk_starts"]]  # of the chunks, counted in weights that are kept
         has_some = np.diff(ends) > 0
         chunks_before = np.concatenate([[0], np.cumsum(has_some)])
         small = {
-            "node_starts": chunks_before[held["node_starts"]],
-            "features": held["features"][has_some],
+            "node_starts": chunks_before[tree["node_starts"]],
+            "features": tree["features"][has_some],
             "chunk_starts": np.concatenate([[0], ends[1:][has_some]]),
-            "children": held["children"][is_kept],
-            "weights": held["weights"][is_kept],
+            "children": tree["children"][is_kept],
+            "weights": tree["weights"][is_kept],
         }
-        for name, array in small.items():
-            out[f"tree{tree}.{name}"] = array.astype(held[name].dtype, copy=False)
-    return out
+        tree |= {name: each.astype(tree[name].dtype, copy=False) for name, each in small.items()}
+    return joined_arrays(trees, "tree")

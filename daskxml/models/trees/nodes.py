@@ -28,7 +28,8 @@ _ROW_CHILDREN = 50  # reading a row of a block takes about as long as scoring so
 _MEAN_WIDTH = 48  # of a node's blocks, at least, in children: each reads the node's rows again
 _CUTS = 8  # of all work, for each task at a time: no block has much more
 _SHARES, _SHARES_OF_GPUS = 4, 2  # a piece is one of so many, for each task at a time, of the rest
-_SHARE_ABOVE = 0.8 ** (1 / 3)  # what remains of (1 - z)^3 above the leaves' parents is .8 of it
+_OTHERS = 0.5  # other rows that a node sees, for each row with a label below it
+_SHARE_ABOVE = 0.6 ** (1 / 3)  # what remains of (1 - z)^3 above the leaves' parents is .6 of it
 _ROW_BYTES = 56  # of a row of a node, beside its values: numbers, labels, order
 _VECTOR = 8  # children whose weights are padded to a whole vector
 _LEAST_SHARE = 1 / 400  # of all work: smaller blocks are fitted together
@@ -147,11 +148,12 @@ class TreeRows:
 
     def problem(
         self, spec: TreeSpec, shape: TreeShape, block: NodeBlock, key: int,
-        others: Sequence[int] | Array = (),
+        others: Array | None = None,
     ) -> NodeProblem:  # fmt: skip
         """Return what the children of a block are fitted to; ``key`` gives the order of rows.
 
-        ``others`` are rows that have perhaps no label below the node, and are to count as well.
+        ``others`` are rows that have perhaps no label below the node, and count as well; None: a
+        random sample. By them a node learns to score rows low that arrive by mistake.
         """
         from scipy.sparse import csr_matrix
 
@@ -160,7 +162,11 @@ class TreeRows:
         of_node = shape.bounds[block.level + 1][first : end + 1]
         bounds = of_node[block.start : block.stop + 1]
         of_labels = self._rows[self._starts[low] : self._starts[high]]
-        rows = np.unique(np.concatenate([of_labels, np.asarray(others, of_labels.dtype)]))
+        rows = np.unique(of_labels)
+        if others is None:
+            drawn = np.random.default_rng(key).random(int(_OTHERS * rows.shape[0]))
+            others = self._rows[(drawn * self._rows.shape[0]).astype(np.int64)]
+        rows = np.union1d(rows, others)
         own = self._rows[self._starts[bounds[0]] : self._starts[bounds[-1]]]
         lengths = np.diff(self._starts[bounds])
         columns = np.repeat(np.arange(bounds.shape[0] - 1), lengths)
@@ -297,7 +303,7 @@ def _cuts(width: int, parts: int) -> list[int]:
 
 def _node_rows(shape: TreeShape, position_rows: Array, rows: int) -> list[Array]:
     """The rows that each node sees, by level; one with several labels below counts as several."""
-    ends = np.concatenate([[0], np.cumsum(position_rows)])
+    ends = (1 + _OTHERS) * np.concatenate([[0], np.cumsum(position_rows)])
     return [np.minimum(np.diff(ends[bounds]), rows) for bounds in shape.bounds[:-1]]
 
 
