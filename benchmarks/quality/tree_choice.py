@@ -9,7 +9,6 @@ search is repeated with the rows in other orders.
     python benchmarks/quality/tree_choice.py FOLDER --make [--wordnet DICT]
     python benchmarks/quality/tree_choice.py FOLDER --later NAME,NAME
     python benchmarks/quality/tree_choice.py FOLDER... --few
-    python benchmarks/quality/tree_choice.py FOLDER... --powers
 
 Each folder has ``NAME.train.txt.gz`` and ``NAME.test.txt.gz``. ``--make`` writes further
 sets there: tags, dependencies and words of the names of Debian's packages from their
@@ -17,9 +16,7 @@ one-line descriptions (``apt-cache dumpavail``), and with the files of WordNet (
 npm has them) the synsets above a noun or verb from its gloss. Writes ``results/tree_choice.json``.
 ``--later`` takes labels out of sets, adds them again by `Model.extend`, and trains anew beside it.
 The results are in ``results/later_labels.json``. ``--few`` takes a few of the training rows, three
-times, and says what the choice loses on average: ``results/few_rows.json``. ``--powers`` changes
-the power of a child's share of rows, with the cost chosen for each, and says what the one that is
-best on the other sets loses: ``results/tree_powers.json``.
+times, and says what the choice loses on average: ``results/few_rows.json``.
 """
 
 from __future__ import annotations
@@ -48,7 +45,6 @@ from daskxml.config import load_run_config
 from daskxml.core.arrays import Array
 from daskxml.data.rows import from_scipy, label_counts, take_rows, to_scipy
 from daskxml.local.rows import Rows
-from daskxml.models.trees import spec
 from daskxml.models.trees.search import COSTS, prepare_trees
 from trees import KS, read
 
@@ -56,7 +52,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from machine import write_result
 
-FEW, POWERS = (200, 500, 1000, 2000), (0.0, -0.15, -0.3, -0.5)
+FEW = (200, 500, 1000, 2000)
 WORD = re.compile("[a-z0-9+]+")
 Measured = dict[str, Any]
 
@@ -69,7 +65,6 @@ def main() -> None:
     parser.add_argument("--make", action="store_true", help="write sets into the folder")
     parser.add_argument("--wordnet", type=Path, help="the folder of data.noun and data.verb")
     parser.add_argument("--few", action="store_true", help="with few of the training rows")
-    parser.add_argument("--powers", action="store_true", help="of a child's share of rows")
     parser.add_argument("--later", metavar="NAME,NAME", help="sets whose labels come later")
     options = parser.parse_args()
     if options.later:
@@ -89,10 +84,6 @@ def main() -> None:
         if options.few:
             sets += [few(name, given, count) for count in FEW]
             write_result("few_rows", sets)
-        elif options.powers:
-            sets.append({"data": name, **{power: with_power(given, power) for power in POWERS}})
-            if len(sets) > 1:
-                write_result("tree_powers", [left_out(own, sets) for own in sets])
         else:
             sets.append(measure(name, given, options.orders))
             if len(sets) > 1:
@@ -123,22 +114,6 @@ def few(name: str, given: Rows, count: int) -> Measured:
         "rows": count,
         **{k: round(float(np.mean(v)), 2) for k, v in lost.items()},
     }
-
-
-def with_power(given: Rows, power: float) -> Array:
-    """Return P@1, P@3 and P@5 on the test rows with another power of a child's share of rows."""
-    spec._COMMON = power
-    return hits_of(given, "model.cost=auto").mean(axis=0)
-
-
-def left_out(own: Measured, sets: Sequence[Measured]) -> dict[str, Any]:
-    """Return what the power that is best on the other sets loses, in points of the mean."""
-    others = [each for each in sets if each is not own]
-    means = {power: 100 * own[power].mean() for power in POWERS}
-    fixed = max(POWERS, key=lambda power: sum(each[power].mean() for each in others))
-    row = {"data": own["data"], "others' best": fixed, "lost": max(means.values()) - means[fixed]}
-    row |= {f"mean with {power}": mean for power, mean in means.items()}
-    return {key: round(n, 2) if isinstance(n, float) else n for key, n in row.items()}
 
 
 def measure(name: str, given: Rows, orders: int) -> Measured:
