@@ -275,7 +275,8 @@ class TextSettings(Checked):
         super().__post_init__()
         for name in ("min_df", "max_df"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not (value >= 1 if _is_count(value) else 0 <= value <= 1):
+            is_allowed = value >= 1 if isinstance(value, int) else 0 <= value <= 1
+            if isinstance(value, bool) or not is_allowed:
                 raise self.refusal(name, "must be a number from 1 on, or a share like 0.01")
         if len(self.ngram_range) != 2 or not 1 <= self.ngram_range[0] <= self.ngram_range[1]:
             raise self.refusal("ngram_range", "must be like [1, 2]")
@@ -371,10 +372,6 @@ class TextSettings(Checked):
             name: None if name in OFF and each == OFF[name] else _listed(each, name)
             for name, each in values.items()
         }
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int)
 
 
 def _listed(value: Any, name: str) -> Any:
