@@ -31,10 +31,11 @@ def test_callbacks_are_called_with_every_row_and_their_errors_are_warnings(
         )  # fmt: skip
     assert rows_seen == [1, 2, 3]
     texts = [str(warning.message) for warning in warned]
-    assert [text.split(" (")[0].removesuffix("; the run continues") for text in texts] == [
-        "on_megabatch failed: ZeroDivisionError: oh",
-        "on_megabatch failed 3 times in a row: not called again",
-        "on_megabatch failed 3 times in 3 calls",
-    ]
+    assert [text.split(" (")[0] for text in texts] == [
+        "on_megabatch failed: ZeroDivisionError: oh"
+    ] * 3
+    assert [text.split("; ")[1] for text in texts] == [
+        "the run continues", "the run continues", "it is not called again"
+    ]  # fmt: skip
     assert read_history(tmp_path / "run" / "history.jsonl") == run.history
     check_ledger(run.history, 1500)
