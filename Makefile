@@ -40,7 +40,7 @@ export DASKXML_KERNELS := 0
 .DEFAULT_GOAL := help
 KERNELS := kernels-networks kernels-samples kernels-trees
 
-.PHONY: help setup demo test lint types results results-check kernels $(KERNELS) unit test-slow test-loggers test-ucx test-cuda simulate-faults docs bench lock supply format clean
+.PHONY: help setup demo test lint types results results-check kernels $(KERNELS) bytecode unit test-slow test-loggers test-ucx test-cuda simulate-faults docs bench lock supply format clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -61,7 +61,7 @@ demo: $(READY)
 	  --workers 2 --set training.epochs=8 --set evaluation.every=1
 
 test: $(READY)
-	$(MAKE) --jobs 2 lint types results-check kernels $(KERNELS)
+	$(MAKE) --jobs 2 lint kernels types bytecode results-check $(KERNELS)
 	$(MAKE) unit
 
 # Compiled once, on both cores; else several tests at a time compile the same.
@@ -70,6 +70,10 @@ kernels: $(READY)
 
 $(KERNELS): kernels-%: kernels
 	PYTHONPATH=tests $(BIN)/python -m harness.compile_kernels $*
+
+# That of all tests and of what they import; else each process of `unit` compiles the same.
+bytecode: $(READY)
+	-@$(BIN)/python -m pytest -q --collect-only >/dev/null
 
 lint: $(READY)
 	$(BIN)/ruff check .

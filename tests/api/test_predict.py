@@ -105,7 +105,7 @@ def test_few_blocks_are_under_way_at_a_time(
     folder, model = world
     monkeypatch.setattr(predictions, "AHEAD", 1)
     held = len(client.futures)
-    blocks = predictions._files(client, model, [str(folder / "a.txt")], 3, 200)
+    blocks = predictions._files(client, model, [str(folder / "a.txt")], 3, 500)
     submitted = [len(client.futures) for _ in blocks]
     assert len(submitted) > 20
     assert max(submitted) - held <= 2 + sum(client.nthreads().values())

@@ -44,12 +44,12 @@ def test_rows_of_weight_zero_are_not_learned(client, data, rows, kind, tmp_path)
         sections = RUN | {"data": {"weights": str(tmp_path / "weights.npy")}}
     elif kind == "table":
         train = tmp_path / "rows.jsonl"
-        given = {"indices": X, "values": X, "labels": Y}
+        given = {"indices": (X, X.indices), "values": (X, X.data), "labels": (Y, Y.indices)}
         with train.open("w") as file:
-            for i, weight in enumerate(weights.tolist()):
-                ids = {name: m[[i]].indices.tolist() for name, m in given.items()}
-                row = {**ids, "values": X[[i]].data.tolist(), "sample_weight": weight}
-                file.write(json.dumps(row) + "\n")
+            columns = [np.split(flat, matrix.indptr[1:-1]) for matrix, flat in given.values()]
+            for *lists, weight in zip(*columns, weights.tolist(), strict=True):
+                row = dict(zip(given, map(np.ndarray.tolist, lists), strict=True))
+                file.write(json.dumps({**row, "sample_weight": weight}) + "\n")
     elif kind == "memory":
         train = daskxml.Matrices(X, Y, weights)
     else:

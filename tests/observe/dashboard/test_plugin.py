@@ -119,7 +119,7 @@ def test_a_long_run_of_many_workers_stays_small():
         )
         return len(pickle.dumps(kept))
 
-    assert size(8 * POINTS, 200) < 1.3 * size(2 * POINTS, WORKERS) < 10 * 2**20
+    assert size(4 * POINTS, 2 * WORKERS) < 1.3 * size(2 * POINTS, WORKERS) < 10 * 2**20
 
 
 def test_lines_have_gaps_where_a_worker_took_no_part():
