@@ -14,6 +14,7 @@ strategy that is given the same events must decide the same: `daskxml.records.ve
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -144,34 +145,21 @@ def _read_dataclass(kind: type, value: Any) -> Any:
 def _read(hint: Any, value: Any) -> Any:
     """Return ``value`` in the type of ``hint``; a TypeError if it is of another."""
     kind, items = get_origin(hint), get_args(hint)
-    if kind is tuple:
-        return tuple(_read(items[0], item) for item in _of(list, value))
-    if kind is Mapping:
-        return {name: _read(items[1], item) for name, item in _of(dict, value).items()}
+    if kind is tuple and type(value) is list:
+        return tuple(_read(items[0], item) for item in value)
+    if kind is Mapping and type(value) is dict:
+        return {name: _read(items[1], item) for name, item in value.items()}
     if kind in (Union, types.UnionType):
-        return _read_union(items, value)
+        for each in items:
+            with contextlib.suppress(TypeError, ValueError):
+                return _read(each, value)
     if is_dataclass(hint):
         return _read_dataclass(hint, value)  # type: ignore[arg-type]
-    is_number = hint is float and type(value) is int
-    value = value if hint is Any or is_number else _of(hint, value)
-    if type(value) is int and abs(value) > LARGEST_INTEGER:
+    is_large = type(value) is int and abs(value) > LARGEST_INTEGER
+    is_kind = hint is Any or type(value) is hint or (hint is float and type(value) is int)
+    if is_large or not is_kind:
         raise TypeError
     return value
-
-
-def _of(kind: type, value: Any) -> Any:
-    if type(value) is not kind:
-        raise TypeError
-    return value
-
-
-def _read_union(kinds: tuple[Any, ...], value: Any) -> Any:
-    for kind in kinds:
-        try:
-            return _read(kind, value)
-        except (TypeError, ValueError):
-            continue
-    raise TypeError
 
 
 def _shown(value: Any) -> str:
