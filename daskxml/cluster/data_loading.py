@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from typing import Any
@@ -24,6 +24,10 @@ from daskxml.session.placement import Placement
 from daskxml.session.row_loading import GivenRows, PlacedRows, load_partitions
 from daskxml.session.setup import DataLayout
 
+# Keys of what the client has put on the workers instead of files: partitions of rows by ``train``
+# and ``test``, and one each of the array of the training rows' ``weights`` and of their columns'
+# ``names``.
+ScatteredKeys = Mapping[str, Sequence[str]]
 _OF_METRICS = ("propensity_a", "propensity_b")  # in [data], but not what rows are made of
 
 
@@ -35,10 +39,6 @@ class ClusterTasks:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-
-    def scattered(self, keys: Sequence[str]) -> list[Future]:
-        """Return what the client has put on the workers under these keys."""
-        return [Future(key, client=self._client) for key in keys]
 
     def submit(self, name: str, task: Callable[..., Any], *args: Any) -> Future:
         """Submit a task, with this key."""
@@ -56,20 +56,6 @@ class ClusterTasks:
     async def fetch(self, futures: Sequence[Future]) -> list[Any]:
         """Return what they hold."""
         return list(await self._client.gather(futures))
-
-
-@dataclass(frozen=True)
-class ScatteredRows:
-    """Keys of partitions that the client has put on the workers, instead of files.
-
-    ``weights`` is the key of the array of the training rows' weights, and ``names`` that of the
-    names of their columns, if they have any.
-    """
-
-    train: tuple[str, ...] = ()
-    test: tuple[str, ...] = ()
-    weights: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -223,7 +209,7 @@ async def load(
     config: RunConfig,
     run: str,
     workers: int,
-    scattered: ScatteredRows,
+    scattered: ScatteredKeys,
     stored: DataLayout | None,
     holders: RowHolders,
 ) -> LoadedData:
@@ -247,13 +233,12 @@ async def load(
     """
 
     def read() -> Awaitable[PlacedRows]:
-        tasks = ClusterTasks(client)
-        given = GivenRows(
-            train=tasks.scattered(scattered.train),
-            test=tasks.scattered(scattered.test),
-            weights=next(iter(tasks.scattered(scattered.weights)), None),
+        train, test, weights = (
+            [Future(key, client=client) for key in scattered.get(name, ())]
+            for name in ("train", "test", "weights")
         )
-        return load_partitions(tasks, config, run, workers, given, stored)
+        given = GivenRows(train, test, next(iter(weights), None))
+        return load_partitions(ClusterTasks(client), config, run, workers, given, stored)
 
     name = await _name_rows(client, config, run, scattered)
     owners = [run, holders.keeper] if holders.keeper else [run]
@@ -271,7 +256,7 @@ async def load(
     return LoadedData(spec, rows, prepared, was_there)
 
 
-async def _name_rows(client: Client, config: RunConfig, run: str, scattered: ScatteredRows) -> str:
+async def _name_rows(client: Client, config: RunConfig, run: str, scattered: ScatteredKeys) -> str:
     """Return a name that is the same for runs with the same rows, in the same partitions.
 
     Where the files cannot be asked when they changed, that is the run's own name: whatever is
@@ -285,5 +270,5 @@ async def _name_rows(client: Client, config: RunConfig, run: str, scattered: Sca
     if stamps is None:
         return run
     section = {key: value for key, value in asdict(data).items() if key not in _OF_METRICS}
-    made_of = (section, config.run.seed, config.kind.scales_weights, asdict(scattered), stamps)
-    return sha256(json.dumps(made_of).encode()).hexdigest()
+    made_of = (section, config.run.seed, config.kind.scales_weights, dict(scattered), stamps)
+    return sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()

@@ -20,7 +20,7 @@ from typing import Any
 from distributed import Client, Future
 
 from daskxml.cluster import worker_tasks as tasks
-from daskxml.cluster.data_loading import RowHolders, ScatteredRows, load
+from daskxml.cluster.data_loading import RowHolders, ScatteredKeys, load
 from daskxml.cluster.detached import HistoryWriter, ModelKeepers
 from daskxml.cluster.event_log import EventLog, explained
 from daskxml.cluster.executor import (
@@ -80,7 +80,7 @@ class RunDriver:
     config
         The resolved run file, with paths that the workers can read.
     scattered
-        Rows that the client has put on the workers, instead of files.
+        Keys of rows that the client has put on the workers, instead of files.
     run_dir
         Directory for checkpoints and the model; None for none.
     checkpoint
@@ -98,7 +98,7 @@ class RunDriver:
         client: Client,
         run: str,
         config: RunConfig,
-        scattered: ScatteredRows,
+        scattered: ScatteredKeys,
         run_dir: str | None = None,
         checkpoint: str | None = None,
         is_detached: bool = False,
@@ -245,7 +245,7 @@ class RunDriver:
 
     async def _read_names(self) -> ColumnNames:
         """Return the names of columns: those that came with the rows, or those in files."""
-        data, given = self.config.data, self._scattered.names
+        data, given = self.config.data, self._scattered.get("names")
         if given:
             # Through a task: a future that is made of a key does not learn that it is finished.
             return await self._on_some_worker(copy, Future(given[0], client=self.client))

@@ -18,7 +18,7 @@ import dask
 from distributed import Client, Scheduler, SchedulerPlugin
 from distributed.scheduler import TaskGroup, TaskState, WorkerState, heartbeat_interval
 
-from daskxml.cluster.data_loading import RowHolders, ScatteredRows, SharedRows
+from daskxml.cluster.data_loading import RowHolders, SharedRows
 from daskxml.cluster.fit_driver import FitDriver
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.cluster.worker_group import LOOK_S, LostBeforeAnswer
@@ -114,12 +114,10 @@ class RunSchedulerPlugin(SchedulerPlugin):
             self._given_up.discard(run)
             raise ClusterError("the client that started the run has left it")
         resolved = load_run_config(tomllib.loads(config))
-        rows = ScatteredRows(**{name: tuple(keys) for name, keys in scattered.items()})
         holders = RowHolders(self.shared, owner if owner in self.keepers else "")
         kind = RunDriver if resolved.has_strategy else FitDriver
-        driver = kind(
-            client, run, resolved, rows, run_dir, checkpoint, is_detached, holders, stages or ()
-        )
+        place = run_dir, checkpoint, is_detached, holders
+        driver = kind(client, run, resolved, scattered, *place, stages or ())
         driver.group.capabilities |= capabilities
         driver.group.send = self.scheduler.worker_send
         for state in self.scheduler.workers.values():

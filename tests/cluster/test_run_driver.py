@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from daskxml.cluster.data_loading import ScatteredRows
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.cluster.worker_info import Capabilities, WorkerInfo
 from daskxml.config import load_run_config
@@ -27,7 +26,7 @@ def new_driver() -> Any:
     """A driver without a client."""
     client: Any = None
     config = load_run_config({"training": {"epochs": 1}})
-    return RunDriver(client, "run", config, ScatteredRows())
+    return RunDriver(client, "run", config, {})
 
 
 def test_who_comes_to_a_lost_workers_address_is_asked_what_it_has() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from unittest import mock
 
 from daskxml.cluster import run_driver
-from daskxml.cluster.data_loading import LoadedData, ScatteredRows
+from daskxml.cluster.data_loading import LoadedData
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.cluster.worker_info import Capabilities, WorkerInfo
 from daskxml.config import load_run_config
@@ -552,7 +552,7 @@ def train(
         return LoadedData(spec, PlacedRows(facts, train, test, futures[4], is_replicated))
 
     async def drive() -> None:
-        dask.driver = RunDriver(dask, "run", config, ScatteredRows(), "run-dir")
+        dask.driver = RunDriver(dask, "run", config, {}, "run-dir")
         dask.driver.group.send = dask.send_lease
         for number in range(workers):
             dask.add_worker(str(number))

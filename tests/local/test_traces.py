@@ -10,7 +10,7 @@ from distributed import Client, LocalCluster, Scheduler, SpecCluster, Worker
 import daskxml
 from daskxml.api.in_process import simulate
 from daskxml.api.run import resolve_run
-from daskxml.cluster.data_loading import LoadedData, ScatteredRows
+from daskxml.cluster.data_loading import LoadedData
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.config import load_run_config
 from daskxml.local import Arrival, Loss
@@ -81,7 +81,7 @@ def as_the_simulator_builds_it(config):
 
 def as_the_driver_builds_it(config):
     config = load_run_config(json.loads(json.dumps(config.as_dict())))
-    driver, made = RunDriver(None, "run", config, ScatteredRows()), simulation(config, ["0", "1"])
+    driver, made = RunDriver(None, "run", config, {}), simulation(config, ["0", "1"])
     where = made.rows.placement()
     shards = Shards([], where.train_rows), Shards([], where.test_rows)
     driver.data = LoadedData(
