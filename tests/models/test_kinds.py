@@ -81,6 +81,18 @@ def test_no_other_room_asks_for_a_kind():
     assert found == []
 
 
+def test_only_the_list_of_kinds_imports_label_trees():
+    """What trains, stores and evaluates them knows `FittedKind` alone."""
+    others = [
+        str(path.relative_to(PACKAGE))
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.relative_to(PACKAGE).parts[:2] not in OWN_ROOMS
+        and "daskxml.models.trees" in "".join(ast.unparse(node) for node in ast.walk(
+            ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom))
+    ]  # fmt: skip
+    assert others == ["models/kinds.py"]
+
+
 def test_a_new_kind_is_part_of_a_mixture(popular, tmp_path):
     train, test = generate(ROWS)
     network, _ = network_and_trees(train)
