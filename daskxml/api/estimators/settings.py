@@ -125,9 +125,9 @@ def resolve_settings(estimator: Any, rows: int, labels: LabelSet, *, has_tests: 
     (3.0, 'elastic')
     """
     base = load_run_config(DEFAULT_RUN_FILE if estimator.run_file is None else estimator.run_file)
-    for kind in _OF_KIND.keys() - {base.model.kind}:
-        for name, hint in _OF_KIND[kind].items():
-            if getattr(estimator, name) is not None:
+    for kind, own in _OF_KIND.items():
+        for name, hint in own.items():
+            if kind != base.model.kind and getattr(estimator, name) is not None:
                 found = f"{name} is for {TRAINED[kind].title}, and the run file trains "
                 raise ConfigError(f"{found}{base.kind.title}: {hint}, or leave {name} out")
     if estimator.n_workers is not None and estimator.n_workers < 1:
