@@ -153,7 +153,7 @@ class _Matrix:
         if is_plain:
             array.seek(member.header_offset)
             name_bytes, extra_bytes = _LOCAL_HEADER.unpack(array.read(_LOCAL_HEADER.size))
-            array.seek(name_bytes + extra_bytes, 1)
+            end = array.seek(name_bytes + extra_bytes, 1) + member.file_size
         version = np.lib.format.read_magic(array)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else None
         shape, _, dtype = (read or np.lib.format.read_array_header_2_0)(array)
@@ -162,8 +162,8 @@ class _Matrix:
         stop = shape[0] if stop is None else stop
         if is_plain:
             first = array.tell() + start * dtype.itemsize
-            if first + (stop - start) * dtype.itemsize > array.seek(0, os.SEEK_END):
-                raise ValueError("its arrays end early")  # by a number that is damaged
+            if first + (stop - start) * dtype.itemsize > end:  # by a number that is damaged
+                raise ValueError("its arrays end early")
             array.seek(first)
             start, stop = 0, stop - start
         data = np.frombuffer(array.read(stop * dtype.itemsize), dtype)[start:]

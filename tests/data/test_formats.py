@@ -452,6 +452,14 @@ def test_an_enormous_number_anywhere_is_read_or_refused(tmp_path, name) -> None:
     assert refused > 0
 
 
+def test_npz_values_are_not_read_from_what_follows_them_in_the_file(tmp_path) -> None:
+    WRITERS["X.npz"](tmp_path / "X.npz", FIXED)
+    with np.load(tmp_path / "X.npz") as stored:
+        np.savez(tmp_path / "X.npz", **{**stored, "data": stored["data"][:-1]})
+    with pytest.raises(InputError, match="its arrays end early"):
+        read(tmp_path / "X.npz", Dialect())
+
+
 def test_npz_arrays_longer_than_any_file_are_refused(tmp_path) -> None:
     WRITERS["X.npz"](tmp_path / "X.npz", FIXED)
     good, indptr = (tmp_path / "X.npz").read_bytes(), np.array([0, 2, 3, 3]).tobytes()
