@@ -12,7 +12,8 @@ LARGEST_FLOAT = 1e12  # far above any time, rate or metric
 
 _ROW = {
     "megabatch": int, "rows": int, "epoch": float, "train_s": float, "merge_s": float,
-    "workers": dict, "metrics": dict, "perturbed": bool, "events": list,
+    "wall_s": float, "eval_s": float, "overlapped_s": float, "merged_bytes": int,
+    "moved_bytes": int, "workers": dict, "metrics": dict, "perturbed": bool, "events": list,
 }  # fmt: skip
 _WORKER = {
     "updates": int, "rows": int, "batch_rows": int, "lr": float, "weight": float, "busy_s": float,
@@ -43,8 +44,9 @@ def check_row(row: Any, *, complete: bool = True) -> None:
     _check_kinds(row, _ROW, complete)
     if row.get("megabatch", 1) < 1:
         raise ValueError(f"megabatch = {row['megabatch']}")
-    for name, value in row.get("metrics", {}).items():
-        _check_kinds({name: value}, {name: float}, complete)
+    losses = {"loss": float, "training_loss": float}  # trees have none
+    _check_kinds(row, losses, complete=False)
+    _check_kinds(row.get("metrics", {}), dict.fromkeys(row.get("metrics", {}), float), complete)
     for event in row.get("events", []):
         _check_kinds(event, {"kind": str}, complete)
     for name, worker in row.get("workers", {}).items():

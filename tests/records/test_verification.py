@@ -468,6 +468,8 @@ BAD = {
     "no workers": (edited(lambda row: row.pop("workers")), "('workers' is missing)"),
     "workers are a list": (edited(lambda row: row.update(workers=[1])), "(workers = [1])"),
     "a text for a number": (edited(lambda row: row.update(rows="many")), "(rows = 'many')"),
+    "a text for a time": (edited(lambda row: row.update(eval_s="1")), "(eval_s = '1')"),
+    "a list as a loss": (edited(lambda row: row.update(loss=[[[]]])), "(loss = [[[]]])"),
     "not a number": (edited(lambda row: row.update(train_s=float("nan"))), "(train_s = nan)"),
     "a lease of texts": (
         edited(lambda row: row["workers"]["0"].update(leases=[["ab"]])),
