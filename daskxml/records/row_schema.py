@@ -44,8 +44,7 @@ def check_row(row: Any, *, complete: bool = True) -> None:
     _check_kinds(row, _ROW, complete)
     if row.get("megabatch", 1) < 1:
         raise ValueError(f"megabatch = {row['megabatch']}")
-    losses = {"loss": float, "training_loss": float}  # trees have none
-    _check_kinds(row, losses, complete=False)
+    _check_kinds(row, {"loss": float, "training_loss": float}, complete=False)  # trees have none
     _check_kinds(row.get("metrics", {}), dict.fromkeys(row.get("metrics", {}), float), complete)
     for event in row.get("events", []):
         _check_kinds(event, {"kind": str}, complete)

@@ -61,7 +61,8 @@ class Task:
     def needs(self) -> Iterator[Task]:
         """Yield the tasks whose results it takes."""
         for arg in self.args:
-            yield from (each for each in _listed(arg) if isinstance(each, Task))
+            values = arg if isinstance(arg, list) else [arg]
+            yield from (value for value in values if isinstance(value, Task))
 
 
 class TaskPool:
@@ -157,7 +158,3 @@ class TaskPool:
             self.under_way.pop(task, None)
             if task in self.waiting:
                 self.waiting.remove(task)
-
-
-def _listed(arg: Any) -> list[Any]:
-    return arg if isinstance(arg, list) else [arg]

@@ -57,6 +57,14 @@ def test_any_number_of_workers_gives_the_same_bits(
     check_trees(run.history)
 
 
+def test_a_target_ends_a_run_and_needs_test_rows(data: Data) -> None:
+    target = {"overrides": ["training.target=0.01"]}
+    run = simulate(VALUES, [1], **data, **target)
+    assert (run.reason, len(run.history)) == ("target", 1)
+    with pytest.raises(ConfigError, match=r"training\.target needs test rows"):
+        simulate(VALUES, [1], train=data["train"], **target)
+
+
 def test_losses_and_arrivals_are_not_simulated(data: Data) -> None:
     with pytest.raises(daskxml.ConfigError, match="worker 1 is lost, arrives or freezes, which"):
         simulate(VALUES, [1, 1], **data, changes=[Loss(0.5, "1")])
