@@ -21,7 +21,9 @@ VENV ?= .venv
 # Files of tests at a time: one more than cores, as many tests wait for clusters of their own.
 JOBS ?= 3
 BIN := $(VENV)/bin
+CORE := $(VENV)/.core
 READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 UCX_VENV ?= .venv-ucx
 UCX_READY := $(UCX_VENV)/.ready
 CUDA ?= 12
@@ -47,12 +49,20 @@ help:
 
 setup: $(READY)
 
-# The stamp is newer than pyproject.toml exactly when the packages it asks for are installed.
-$(READY): pyproject.toml
+# A stamp is newer than pyproject.toml exactly when the packages it asks for are installed: first
+# those that kernels need, which are compiled while all others are being installed.
+$(CORE): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "daskxml needs Python 3.11 or newer; try make PYTHON=python3.12" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[test]'
+	@$(BIN)/python -c 'import tomllib; from pathlib import Path; \
+	  project = tomllib.loads(Path("pyproject.toml").read_text())["project"]; \
+	  print(*project["dependencies"], sep="\n")' >$(VENV)/core.txt
+	$(PIP) -r $(VENV)/core.txt
+	@touch $@
+
+$(READY): $(CORE)
+	$(PIP) -e '.[test]'
 	@touch $@
 
 demo: $(READY)
@@ -60,12 +70,12 @@ demo: $(READY)
 	$(BIN)/daskxml train adaptive-sgd --train build/demo/train.txt --test build/demo/test.txt \
 	  --workers 2 --set training.epochs=8 --set evaluation.every=1
 
-test: $(READY)
+test:
 	$(MAKE) --jobs 2 lint kernels types bytecode results-check $(KERNELS)
 	$(MAKE) unit
 
 # Compiled once, on both cores; else several tests at a time compile the same.
-kernels: $(READY)
+kernels: $(CORE)
 	PYTHONPATH=tests $(BIN)/python -m harness.warm_worker
 
 $(KERNELS): kernels-%: kernels
@@ -96,7 +106,7 @@ test-slow: $(READY)
 	$(BIN)/python -m pytest -q -m slow
 
 test-loggers: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[loggers]'
+	$(PIP) -e '.[loggers]'
 	$(BIN)/python -m pytest -q tests/observe/test_log_run.py
 
 $(UCX_READY): pyproject.toml

@@ -146,7 +146,7 @@ FINE: dict[str, tuple[str, ...]] = {
     "evaluate no labels": ("evaluate", "run", "no-labels.txt"),
 }
 # Processes of their own from the first line on.
-STARTED = {"malformed row", "flipped model", "no GPU here", "one row"}
+STARTED = {"malformed row", "flipped model"}
 
 
 @dataclass

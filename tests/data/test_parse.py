@@ -167,7 +167,7 @@ def test_nothing_parses_to_no_rows() -> None:
 ROWS = b"".join(b"%d,%d %d:0.%d\n" % (i % 7, i % 5, i % 50, i) for i in range(400))
 
 
-@pytest.mark.parametrize("block_bytes", [1, 7, 64, 1000, 10**6])
+@pytest.mark.parametrize("block_bytes", [1, 64, 10**6])
 @pytest.mark.parametrize("header", [b"", b"400 50 7\r\n"])
 def test_blocks_hold_every_row_once(tmp_path, header: bytes, block_bytes: int) -> None:
     path = tmp_path / "rows.txt"

@@ -53,8 +53,7 @@ def between(history, begin_s, end_s):
     return [row for row in history if begin_s <= row["wall_s"] <= end_s]
 
 
-@pytest.mark.parametrize("strategy", ["adaptive-sgd", "elastic"])
-@pytest.mark.parametrize("frozen", ["0", "3"])
+@pytest.mark.parametrize(("strategy", "frozen"), [("adaptive-sgd", "0"), ("elastic", "3")])
 def test_the_healthy_go_on_while_one_is_frozen(data, strategy, frozen):
     named = {"strategy.name": strategy}
     run = simulate(data, named, changes=[Freeze(0.5, frozen, 1.0)])

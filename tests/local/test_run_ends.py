@@ -58,7 +58,10 @@ def check_best(run):
 
 @pytest.mark.parametrize(
     ("strategy", "epochs"),
-    [*itertools.product(ROW_STRATEGIES, [0.3, 1.99]), ("elastic", 2), ("mirrored", 2)],
+    [
+        *itertools.product(ROW_STRATEGIES, [1.99]),
+        *itertools.product(["elastic", "mirrored"], [0.3, 2]),
+    ],
 )
 def test_a_run_ends_with_its_epochs(data, strategy, epochs):
     limits = {"strategy.name": strategy, "training.epochs": epochs, "training.megabatches": 0}

@@ -75,10 +75,9 @@ def test_a_loss_in_every_phase(case, phase, lost):
 
 
 @with_pools
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_pool_that_is_250_times_slower_takes_part_and_holds_nobody_up_for_long(case, threads):
+def test_a_pool_that_is_250_times_slower_takes_part_and_holds_nobody_up_for_long(case):
     # 100 batches of 64 rows to a mega-batch, 64 rows a second on the pool and 16,000 on the others
-    speeds = {"cpu": 64.0, "gpu": 16000.0, "gpu2": 12000.0}
+    speeds, threads = {"cpu": 64.0, "gpu": 16000.0, "gpu2": 12000.0}, 3
     cluster = VirtualCluster(make(case, megabatch_batches=100), speeds, pools={"cpu": threads})
     cluster.run(20)
     assert all(sum(m.weights.values()) == pytest.approx(1.0) for _, m in cluster.merges)
