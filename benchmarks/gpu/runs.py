@@ -190,7 +190,7 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
 
 def tree_kernels(name: str, rows: Rows, kernels: Kernels, cores: int = 1) -> Row:
     """Fit and rank with one tree; on several cores, fit only."""
-    (train,), (test,) = rows.train, rows.test
+    (train,), (test,) = rows.train.parts, rows.test.parts
     spec, vectors = prepare(rows, load_run_config("tree"))
     labels, counts = spec.labels, rows.label_counts
     shape, order = TreeShape.of(spec), order_of_tree(vectors, spec, SEED, 0)

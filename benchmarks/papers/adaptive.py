@@ -375,7 +375,7 @@ def batch_times(data: str, folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return seconds ``(workers, batches)``, and the non-zeros of each batch."""
     job = Job(data=data, algorithm="elastic", lr=1.0)
     rows = read_rows(resolve(job, folder), len(SPEEDS))
-    lengths = np.concatenate([np.diff(part.features.indptr) for part in rows.train])
+    lengths = np.concatenate([np.diff(part.features.indptr) for part in rows.train.parts])
     size = DATA[data].batch_max
     nonzeros = lengths[: lengths.size // size * size].reshape(-1, size).sum(axis=1)
     cost = cost_of(job, rows)

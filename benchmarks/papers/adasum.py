@@ -237,7 +237,7 @@ def read_dense(folder: Path) -> Batch:
     """Return dense features, and targets y / |y| over the most frequent labels."""
     rows = read_rows(resolve(Job(data="delicious", algorithm="elastic", lr=1.0), folder), 1)
     features, labels = (
-        np.concatenate([_dense(getattr(part, name)) for part in rows.train])
+        np.concatenate([_dense(getattr(part, name)) for part in rows.train.parts])
         for name in ("features", "labels")
     )
     labels = labels[:, np.argsort(-labels.sum(axis=0), kind="stable")[:LABELS]]

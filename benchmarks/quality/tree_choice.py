@@ -92,7 +92,7 @@ def main() -> None:
 
 def few(name: str, given: Rows, count: int) -> Measured:
     """Return what is lost on average with so many training rows and their labels, in points."""
-    (train,), (test,) = given.train, given.test
+    (train,), (test,) = given.train.parts, given.test.parts
     lost: dict[str, list[float]] = {}
     for seed in range(3):
         rows = np.random.default_rng(seed).permutation(train.rows)[:count]
@@ -118,7 +118,7 @@ def few(name: str, given: Rows, count: int) -> Measured:
 
 def measure(name: str, given: Rows, orders: int) -> Measured:
     """Return the precisions of every row with each cost, and the choices."""
-    (train,) = given.train
+    (train,) = given.train.parts
     described = load_run_config("tree").model_spec(train.features.columns, train.labels.columns)
     chosen = []
     for order in range(orders):
@@ -139,7 +139,7 @@ def trained(X: Any, Y: Any, *overrides: str) -> Any:
 
 def hits_of(given: Rows, setting: str) -> Array:
     """Train, and return P@1, P@3 and P@5 of each test row that has labels, ``(rows, 3)``."""
-    (train,), (test,) = given.train, given.test
+    (train,), (test,) = given.train.parts, given.test.parts
     labels = to_scipy(test.labels)
     model = trained(to_scipy(train.features), to_scipy(train.labels), setting)
     ids, _ = model.predict_top_k(to_scipy(test.features), k=KS[-1])
@@ -151,7 +151,7 @@ def hits_of(given: Rows, setting: str) -> Array:
 def later(folder: Path, name: str) -> Iterator[dict[str, Any]]:
     """Yield what one tree makes of labels chosen at random, if they come later, and if not."""
     given, rng = read(folder, name), np.random.default_rng(1)
-    (train,), (test,) = given.train, given.test
+    (train,), (test,) = given.train.parts, given.test.parts
     X, Y, test_X = map(to_scipy, (train.features, train.labels, test.features))
     known = np.flatnonzero(Y.getnnz(axis=0))
     for share in (0.01, 0.1, 0.3):

@@ -43,8 +43,9 @@ from daskxml.config import load_run_config
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.local.fit_run import LocalFitRun
-from daskxml.local.rows import Rows, read_rows
+from daskxml.local.rows import read_rows
 from daskxml.metrics import metric_sums
+from daskxml.session.row_loading import Rows, Shards
 from tree_peers import TOOLS as PEERS
 from tree_peers import K, row_times
 
@@ -68,10 +69,10 @@ def ours(run_file: str, rows: Rows, trees: int = 0) -> tuple[Any, Found]:
     number = [f"training.trees={trees}"] if trees else []
     config = load_run_config(run_file, ["cluster.threads=1", *number])
     begun_s = time.process_time()
-    model, _ = LocalFitRun(config, replace(rows, test=()), lambda event: None).run()
+    model, _ = LocalFitRun(config, replace(rows, test=Shards([], ())), lambda event: None).run()
     train_s = time.process_time() - begun_s
     model.threads = 1
-    (test,) = rows.test
+    (test,) = rows.test.parts
     features = to_scipy(test.features)
     singles = [features[i] for i in range(min(500, test.rows))]
     each = row_times(lambda i: model.predict_top_k(singles[i], k=K), len(singles))
@@ -84,7 +85,7 @@ def ours(run_file: str, rows: Rows, trees: int = 0) -> tuple[Any, Found]:
 
 def peer(tool: str, python: str, text: Path, rows: Rows) -> tuple[Any, Found]:
     """Train a peer in its own environment; return the labels ranked and what it took."""
-    (train,), (test,) = rows.train, rows.test
+    (train,), (test,) = rows.train.parts, rows.test.parts
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for matrix, csr in (("X", train.features), ("Y", train.labels), ("T", test.features)):
@@ -102,7 +103,7 @@ def peer(tool: str, python: str, text: Path, rows: Rows) -> tuple[Any, Found]:
 
 def precision(ids: Any, rows: Rows) -> Found:
     """Return P@k of ranked labels, ``(rows, 5)``; -1 where there are fewer."""
-    (test,) = rows.test
+    (test,) = rows.test.parts
     counts = np.ones(test.labels.columns)
     result = metric_sums(np.ascontiguousarray(ids, np.int32), test.labels, counts, KS).result()
     return {f"P@{k}": result[f"P@{k}"] for k in KS}
@@ -162,7 +163,7 @@ def read(folder: Path, name: str) -> Rows:
 
 
 def _row(name: str, tool: str, found: Found, rows: Rows) -> Found:
-    per_s = sum(part.rows for part in rows.test) / found["rank_cpu_s"]
+    per_s = sum(part.rows for part in rows.test.parts) / found["rank_cpu_s"]
     keys = ("P@1", "P@3", "P@5", "train_cpu_s")
     return {
         "data": name, "tool": tool, "version": found.get("version"),

@@ -130,7 +130,7 @@ def measure_tree(sizes: dict[str, int], folder: str, limit_mib: int = 0) -> dict
     fit_s = time.process_time() - begun_s - tree_s
     last = next(event["row"] for event in reversed(events) if event["kind"] == "megabatch")
     ended_at_s = series[-1][0] - last["eval_s"] - 0.2
-    features = to_scipy(rows.test[0].features)
+    features = to_scipy(rows.test.parts[0].features)
     begun_s = time.process_time()
     model.predict_top_k(features, k=5)
     ranked_per_s = features.shape[0] / (time.process_time() - begun_s)

@@ -203,7 +203,7 @@ def held_out_rows(directories: Sequence[str | Path], instead: str) -> Partition:
     sections = configs[0].as_dict()
     plain |= {name: sections[name] for name in ("data", "text") if name in sections}
     _, rows, _ = load_rows(load_run_config(plain), 1)
-    return concatenate(rows.test)
+    return concatenate(rows.test.parts)
 
 
 def _split(config: RunConfig) -> tuple[Any, ...]:

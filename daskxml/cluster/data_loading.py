@@ -20,8 +20,7 @@ from distributed import Client, Future, wait
 from daskxml.config import RunConfig
 from daskxml.core.work_stats import SHARED, StageRecord
 from daskxml.data.blocks import stamp_files
-from daskxml.session.placement import Placement
-from daskxml.session.row_loading import GivenRows, PlacedRows, load_partitions
+from daskxml.session.row_loading import GivenRows, Rows, load_partitions
 from daskxml.session.setup import DataLayout
 
 # Keys of what the client has put on the workers instead of files: partitions of rows by ``train``
@@ -75,7 +74,7 @@ class LoadedData:
     """
 
     spec: Any
-    rows: PlacedRows
+    rows: Rows
     prepared: Any = None
     was_there: bool = False
 
@@ -86,17 +85,12 @@ class LoadedData:
             return stages
         return tuple(replace(stage, outcome=SHARED, seconds=0.0) for stage in stages)
 
-    def placement(self) -> Placement:
-        """Return a placement with no owners yet."""
-        rows = self.rows
-        return Placement(rows.is_replicated, rows.train.rows, rows.test.rows)
-
 
 @dataclass(eq=False)
 class _Entry:
     """Rows that are there, or that one of the holders is reading."""
 
-    rows: PlacedRows | None = None
+    rows: Rows | None = None
     holders: set[str] = field(default_factory=set)
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -131,9 +125,9 @@ class SharedRows:
         self,
         name: str,
         holders: Collection[str],
-        read: Callable[[], Awaitable[PlacedRows]],
-        fit: Callable[[PlacedRows], bool],
-    ) -> tuple[PlacedRows, bool]:
+        read: Callable[[], Awaitable[Rows]],
+        fit: Callable[[Rows], bool],
+    ) -> tuple[Rows, bool]:
         """Return the rows of this name, and whether they were there; else read them.
 
         Whoever comes while they are read waits. If reading fails, the next one reads for itself.
@@ -232,7 +226,7 @@ async def load(
         The first problem in the order of the files, training files first.
     """
 
-    def read() -> Awaitable[PlacedRows]:
+    def read() -> Awaitable[Rows]:
         train, test, weights = (
             [Future(key, client=client) for key in scattered.get(name, ())]
             for name in ("train", "test", "weights")
@@ -245,10 +239,10 @@ async def load(
     rows, was_there = await holders.shared.acquire(
         name, owners, read, lambda rows: rows.fit(stored, workers)
     )
-    spec = config.model_spec(rows.facts.features, rows.facts.labels)
+    spec = rows.model_spec(config)
     tasks, parts, seed = ClusterTasks(client), rows.train, config.run.seed
     spec, prepared = config.kind.prepare(
-        parts.futures, rows.label_counts, spec, seed, parts.blocks(),
+        parts.parts, rows.label_counts, spec, seed, parts.blocks(),
         lambda name, *call: tasks.submit(f"fit-{name}-{run}", *call),
     )  # fmt: skip
     await tasks.wait([each for each in (spec, prepared) if isinstance(each, Future)])

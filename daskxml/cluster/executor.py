@@ -181,7 +181,7 @@ class Executor:
         run = self.group.run
         return self.group.client.submit(
             tasks.fetch_rows,
-            self.train.futures[span.stream],
+            self.train.parts[span.stream],
             tasks.FetchedKeys((span,)),
             self.train.rows[span.stream],
             self._seed,
@@ -222,8 +222,8 @@ class Executor:
                 train=_missing(command.train_pieces, worker.train_shards),
                 test=_missing(command.pieces, worker.test_shards),
             )
-        test = [self.test.futures[shard] for shard in shards.test]
-        train = [self.train.futures[shard] for shard in shards.train]
+        test = [self.test.parts[shard] for shard in shards.test]
+        train = [self.train.parts[shard] for shard in shards.train]
         args = (self.group.run, command, shards, test, train)
         result: EvaluationResult = await self.group.ask(
             worker, "eval", tasks.evaluate_pieces, *args
@@ -270,7 +270,7 @@ class Executor:
     async def load_rows(self, worker: WorkerHandle) -> None:
         """Load a worker's rows onto it."""
         placement, shards = self.session.placement, None
-        train, test = self.train.futures, self.test.futures
+        train, test = self.train.parts, self.test.parts
         if not placement.is_replicated:
             own = placement.train_shards(worker.name), placement.test_shards(worker.name)
             shards = tasks.ShardIds(*map(tuple, own))

@@ -236,9 +236,9 @@ class FitDriver(RunDriver):
         settings = FitSettings(self.data.spec, rows.training_rows, self.config)
         emit = self.events.put_nowait
         pool = self.pool = DaskPool(self.group, settings, self._slot_of, emit)
-        parts = rows.train.futures
+        parts = rows.train.parts
         train = parts[0] if len(parts) == 1 else pool.submit("rows", concatenate, parts)
-        tests = rows.test.futures, rows.test.rows
+        tests = rows.test.parts, rows.test.rows
         data = FitData(train, rows.label_counts, self.data.prepared, *tests)
         store = None if self.run_dir is None else (store_member, self.run_dir)
         run = self.session = FitRun(settings, data, pool, self.event_log.event, store)
@@ -319,7 +319,7 @@ class FitDriver(RunDriver):
         members = run.model_members()
         self.event_log.state("writing the model")
         model = self.header(run.stop_reason), rows.label_counts, members, run.member
-        args = finished_model, *model, rows.test.futures
+        args = finished_model, *model, rows.test.parts
         if self.run_dir is not None:
             return await self._on_some_worker(store_model, self.run_dir, *args)
         workers = list(self.group.workers.values())[:KEEPERS]

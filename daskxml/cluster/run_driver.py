@@ -221,7 +221,7 @@ class RunDriver:
         self.event_log.event(
             "started",
             run=self.run,
-            **describe_run(self.config, self.data.spec, self.data.placement(), devices),
+            **describe_run(self.config, self.data.spec, self.data.rows.placement(), devices),
         )
         await self._await_workers()
         reason = await self._train()
@@ -466,7 +466,7 @@ class RunDriver:
         session = make_session(
             self.config,
             self.data.spec,
-            self.data.placement(),
+            self.data.rows.placement(),
             can_checkpoint=self.run_dir is not None,
             stored=self.stored[0] if self.stored else None,
         )

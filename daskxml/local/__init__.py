@@ -2,7 +2,8 @@
 
 from daskxml.local.cost import CostModel, Network, cost_by_epochs, v100_cost
 from daskxml.local.driver import Arrival, Freeze, Loss
-from daskxml.local.rows import Rows, read_rows
+from daskxml.local.rows import read_rows
+from daskxml.session.row_loading import Rows
 
 __all__ = [
     "Arrival",

@@ -23,13 +23,13 @@ from daskxml.core.hardware import usable_cores
 from daskxml.core.signals import Request, first_signal_asks
 from daskxml.local.cost import Devices, jitter_factor, whole_ticks
 from daskxml.local.driver import Change
-from daskxml.local.rows import Rows
 from daskxml.local.run import NAME, LocalRun
 from daskxml.models.fitting import FitSettings, Fitter, Slot
 from daskxml.models.protocol import FittedKind, joined_arrays, split_arrays
 from daskxml.models.trained import Model
 from daskxml.records.checkpoint import read_member, store_member, stored_members
 from daskxml.session.fit_run import FitData, FitRun, Steps
+from daskxml.session.row_loading import Rows
 from daskxml.session.task_pool import PIECE, Task, TaskPool
 
 _LOOK_S = 0.2  # between two looks whether Ctrl-C was pressed
@@ -166,8 +166,8 @@ class LocalFitRun(LocalRun):
         settings = FitSettings(self.spec, self.rows.training_rows, self.config)
         start, kind = self._start, settings.config.kind
         before = [] if start is None else members_before(start, self.spec, kind)
-        test_rows = [part.rows for part in held.test]
-        data = FitData(held.train[0], held.label_counts, prepared, held.test, test_rows)
+        tests = held.test.parts, held.test.rows
+        data = FitData(held.train.parts[0], held.label_counts, prepared, *tests)
         store = None if path is None else (store_member, str(path))
         fitter = kind.fitter(settings, self._slot())
         # If it is written somewhere, or in virtual time, it ends with a member at the first Ctrl-C.
@@ -220,7 +220,7 @@ def prepare(rows: Rows, config: RunConfig) -> tuple[Any, Any]:
     threads = config.cluster.threads_on(usable_cores(), 1)
     blocks = [
         (part, part.rows * place // threads, part.rows * (place + 1) // threads)
-        for part in rows.train
+        for part in rows.train.parts
         for place in range(threads)
     ]
     with ThreadPoolExecutor(threads) as pool:
@@ -229,7 +229,7 @@ def prepare(rows: Rows, config: RunConfig) -> tuple[Any, Any]:
             return pool.submit(lambda: function(*map(_value, args)))  # all it waits for came before
 
         given = rows.label_counts, rows.model_spec(config), config.run.seed
-        found = config.kind.prepare(rows.train, *given, blocks, submit, threads)
+        found = config.kind.prepare(rows.train.parts, *given, blocks, submit, threads)
         spec, prepared = map(_value, found)
     return spec, prepared
 

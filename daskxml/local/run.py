@@ -23,7 +23,7 @@ from daskxml.local.clock import Clock, VirtualClock, WallClock
 from daskxml.local.cost import Devices, Network
 from daskxml.local.driver import NOBODY_COMES, Arrival, Change, LocalDriver, Script
 from daskxml.local.executor import LocalExecutor
-from daskxml.local.rows import Rows, share_rows
+from daskxml.local.rows import share_rows
 from daskxml.local.worker import LocalWorker, WorkerFactory
 from daskxml.models.network.spec import grown_parameters
 from daskxml.models.store import ModelHeader, write_model
@@ -31,6 +31,7 @@ from daskxml.models.trained import Model, calibrated
 from daskxml.records.checkpoint import read_checkpoint, read_local
 from daskxml.records.run_dir import RunDir
 from daskxml.session.commands import STOP, Stop
+from daskxml.session.row_loading import Rows
 from daskxml.session.run_loop import RESTART
 from daskxml.session.session import Session
 from daskxml.session.setup import (
@@ -277,7 +278,7 @@ class LocalRun:
 
     def _written(self, header: ModelHeader, arrays: dict[str, Any], counts: Array) -> Model:
         """Return a model, from the run's directory if there is one."""
-        whole = calibrated(header, arrays, counts, self.rows.test)
+        whole = calibrated(header, arrays, counts, self.rows.test.parts)
         if self._place.path is None:
             return Model(*whole)
         write_model(self._place.path, *whole, overwrite=True)

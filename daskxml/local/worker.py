@@ -20,9 +20,9 @@ from daskxml.config import RunConfig
 from daskxml.core.arrays import Partition
 from daskxml.core.work_stats import WorkStats
 from daskxml.local.cost import CostModel, Devices, jitter_factor, whole_ticks
-from daskxml.local.rows import Rows
 from daskxml.models.network.spec import ModelSpec
 from daskxml.session.commands import Evaluate, Piece
+from daskxml.session.row_loading import Rows
 from daskxml.session.session import Session
 from daskxml.strategies.protocol import WorkerDevice
 from daskxml.worker.resident_rows import Batch, part_of, span_rows
@@ -81,9 +81,10 @@ class LocalWorker:
 
     def _hold(self, rows: Rows) -> None:
         if rows.is_replicated:
-            self.training.rows.hold_all(rows.train, rows.test)
+            self.training.rows.hold_all(rows.train.parts, rows.test.parts)
         else:  # all shards: placement only affects the time
-            self.training.rows.hold(dict(enumerate(rows.train)), dict(enumerate(rows.test)))
+            parts = rows.train.parts, rows.test.parts
+            self.training.rows.hold(*(dict(enumerate(each)) for each in parts))
         self.training.count_labels(rows.label_counts)
 
     @property

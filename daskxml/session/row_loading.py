@@ -43,6 +43,7 @@ from daskxml.data.reading import (
 from daskxml.data.rows import is_on_disk, label_counts, on_disk
 from daskxml.data.settings import DataSection
 from daskxml.data.side_files import row_weights
+from daskxml.session.placement import Placement
 from daskxml.session.setup import (
     DataLayout,
     as_test_rows,
@@ -134,28 +135,28 @@ class ParsedBlocks:
 
 @dataclass(frozen=True)
 class Shards:
-    """Partitions on the workers; in this process the futures are the partitions themselves."""
+    """Partitions, on a cluster as futures, and how many rows each has."""
 
-    futures: list[Any]
+    parts: list[Any]
     rows: tuple[int, ...]
 
     def blocks(self) -> list[tuple[Any, int, int]]:
         """Return parts of the partitions: partition, first row, row after the last."""
         return [
             (part, start, min(start + BLOCK_ROWS, rows))
-            for part, rows in zip(self.futures, self.rows, strict=True)
+            for part, rows in zip(self.parts, self.rows, strict=True)
             for start in range(0, rows, BLOCK_ROWS)
         ]
 
     def divide(self, parts: int) -> tuple[Shards, Shards]:
         """Return the first ``parts`` and the others."""
-        first = Shards(self.futures[:parts], self.rows[:parts])
-        return first, Shards(self.futures[parts:], self.rows[parts:])
+        first = Shards(self.parts[:parts], self.rows[:parts])
+        return first, Shards(self.parts[parts:], self.rows[parts:])
 
 
 @dataclass(frozen=True)
-class PlacedRows:
-    """Rows on the workers, which runs may share.
+class Rows:
+    """The rows of a run: on the workers of a cluster, or in this process; runs may share them.
 
     Attributes
     ----------
@@ -164,7 +165,7 @@ class PlacedRows:
     train, test
         Partitions; held-out rows are test rows.
     label_counts
-        Future of ``(labels,)`` int64, of the training rows without those held out.
+        ``(labels,)`` int64, of the training rows without those held out; on a cluster a future.
     is_replicated
         Every worker holds every row.
     stages
@@ -184,13 +185,26 @@ class PlacedRows:
         return sum(self.train.rows)
 
     @property
+    def row_bytes(self) -> float:
+        """Bytes of a typical row."""
+        return self.facts.nbytes / self.facts.rows
+
+    def model_spec(self, config: RunConfig) -> Any:
+        """Return the model of a run with these rows."""
+        return config.model_spec(self.facts.features, self.facts.labels)
+
+    def placement(self) -> Placement:
+        """Return a placement with no owners yet."""
+        return Placement(self.is_replicated, self.train.rows, self.test.rows)
+
+    @property
     def is_intact(self) -> bool:
         """Whether no partition was cancelled, as ``client.restart()`` does."""
         return not any(each.status in ("cancelled", "error") for each in self.futures())
 
     def futures(self) -> list[Any]:
         """Return what keeps the rows on the workers."""
-        return [*self.train.futures, *self.test.futures, self.label_counts]
+        return [*self.train.parts, *self.test.parts, self.label_counts]
 
     def release(self) -> None:
         """Release the rows, even if this object is still referenced."""
@@ -208,7 +222,7 @@ class PlacedRows:
 async def load_partitions(
     tasks: Tasks, config: RunConfig, run: str, workers: int, given: GivenRows,
     stored: DataLayout | None,
-) -> PlacedRows:  # fmt: skip
+) -> Rows:  # fmt: skip
     """Read all rows, and shuffle them into partitions.
 
     Parameters
@@ -243,14 +257,14 @@ async def load_partitions(
         recipe = evaluation_recipe(config, test.facts, layout.parts)
         tests = make_shards(tasks, test, recipe, f"test-{run}")
     counts = count_labels(tasks, shards, train.facts.labels, run)
-    await tasks.wait([*shards.futures, *tests.futures, counts])
+    await tasks.wait([*shards.parts, *tests.parts, counts])
     shuffle_s = time.monotonic() - began_s - read_s
     blocks = len(train.blocks) + (len(test.blocks) if test else 0)
     rows, pieces = sum(shards.rows) + sum(tests.rows), len(shards.rows) + len(tests.rows)
     whole = StageRecord(name="read", rows=rows, nbytes=nbytes, partitions=blocks, seconds=read_s)
     shuffle = replace(whole, name="shuffle", partitions=pieces, seconds=shuffle_s)
     stages = (shuffle,) if given.train else (whole, shuffle)
-    return PlacedRows(train.facts, shards, tests, counts, layout.is_replicated, stages)
+    return Rows(train.facts, shards, tests, counts, layout.is_replicated, stages)
 
 
 async def _weights(
@@ -339,7 +353,7 @@ def count_labels(tasks: Tasks, shards: Shards, labels: int, name: str) -> Any:
     """Return how often each label occurs, ``(labels,)`` int64, as a future."""
     counts = [
         tasks.submit(f"count-{name}-{i}", _count_labels, part, labels)
-        for i, part in enumerate(shards.futures)
+        for i, part in enumerate(shards.parts)
     ]
     return tasks.submit(f"counts-{name}", _sum, counts)
 

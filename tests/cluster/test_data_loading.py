@@ -57,7 +57,7 @@ def ingested(
         )  # fmt: skip
         shards = make_shards(tasks, parsed, recipe, name)
         counts = count_labels(tasks, shards, facts.labels, name)
-        partitions = await client.gather(shards.futures)
+        partitions = await client.gather(shards.parts)
         assert [part.rows for part in partitions] == list(shards.rows)
         return partitions, facts, await counts
 

@@ -169,7 +169,7 @@ def _field(value: Any) -> str:
 
 def weights_in(*files: Path) -> Any:
     config = load_run_config({"training": {"epochs": 1}, "data": {"train": list(map(str, files))}})
-    return np.concatenate([part.weights for part in read_rows(config, 1).train])
+    return np.concatenate([part.weights for part in read_rows(config, 1).train.parts])
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])

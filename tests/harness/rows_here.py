@@ -28,4 +28,4 @@ def shuffle_here(
     """Return the partitions of parsed blocks."""
     counts = [count_block(block) for block in blocks]
     parsed = ParsedBlocks(blocks, counts, matrix_facts(counts, DataSection()))
-    return make_shards(TasksHere(), parsed, recipe, "here", weights).futures
+    return make_shards(TasksHere(), parsed, recipe, "here", weights).parts

@@ -24,7 +24,7 @@ class Twin:
         self.spec, self.lost = spec, {loss.worker: loss.at_s for loss in lost}
         self.kernels = get_kernels("cpu", 1)
         self.resident_rows = ResidentRows(self.kernels, seed)
-        self.resident_rows.hold_all(rows.train, ())
+        self.resident_rows.hold_all(rows.train.parts, ())
         self.model = initial_parameters(spec, seed)
         self.in_place = pools.keys()
         self.copies = {}

@@ -26,7 +26,7 @@ from daskxml.core.errors import ClusterError
 from daskxml.core.work_stats import WorkStats
 from daskxml.metrics import MetricSums
 from daskxml.session.commands import EvaluationResult, WorkResult
-from daskxml.session.row_loading import PlacedRows, Shards
+from daskxml.session.row_loading import Rows, Shards
 from daskxml.transport.communicator import ProgramResult
 from harness.virtual_executor import rows_of
 
@@ -549,7 +549,7 @@ def train(
         facts: Any = SimpleNamespace(rows=sum(ROWS), nonzeros=4 * sum(ROWS), feature_base=0)
         train, test = Shards(futures[:2], ROWS), Shards(futures[2:4], TEST_ROWS)
         spec = config.model_spec(50, 20)
-        return LoadedData(spec, PlacedRows(facts, train, test, futures[4], is_replicated))
+        return LoadedData(spec, Rows(facts, train, test, futures[4], is_replicated))
 
     async def drive() -> None:
         dask.driver = RunDriver(dask, "run", config, {}, "run-dir")

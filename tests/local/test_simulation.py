@@ -213,7 +213,7 @@ def test_the_loss_of_all_training_rows_is_the_models_own(data, values, costs, re
     run = simulate(values, [1, 0.5], **data, **costs, changes=[Loss(10.0, "1")])
     assert np.array_equal(flat(run), flat(plain))
     rows = read_rows(resolve_run(values, data["train"], data["test"], ()), 2)
-    model, train = run.model, concatenate(rows.train)
+    model, train = run.model, concatenate(rows.train.parts)
     ids, p = model.predict_top_k(to_scipy(train.features), run.model.spec.labels)
     every = np.empty_like(p)
     np.put_along_axis(every, ids, p, axis=1)

@@ -17,7 +17,7 @@ from daskxml.local import Arrival, Loss
 from daskxml.local.cost import Devices, v100_cost
 from daskxml.local.rows import load_rows
 from daskxml.local.run import LocalRun
-from daskxml.session.row_loading import PlacedRows, Shards
+from daskxml.session.row_loading import Rows, Shards
 from daskxml.session.session import Session
 
 STRATEGIES = ["adaptive-sgd", "elastic", "mirrored", "asynchronous"]
@@ -84,9 +84,7 @@ def as_the_driver_builds_it(config):
     driver, made = RunDriver(None, "run", config, {}), simulation(config, ["0", "1"])
     where = made.rows.placement()
     shards = Shards([], where.train_rows), Shards([], where.test_rows)
-    driver.data = LoadedData(
-        made.spec, PlacedRows(made.rows.facts, *shards, None, where.is_replicated)
-    )
+    driver.data = LoadedData(made.spec, Rows(made.rows.facts, *shards, None, where.is_replicated))
     return driver._new_session()
 
 

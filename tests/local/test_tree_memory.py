@@ -72,8 +72,8 @@ def test_pieces_of_one_plan_need_no_other(data) -> None:
     config = load_run_config("tree", {"data.train": [str(data["train"])], "model.cost": 0.5})
     rows = read_rows(config, 1)
     spec, vectors = prepare(rows, config)
-    settings = FitSettings(spec, rows.train[0].rows, config)
-    part, counts = rows.train[0], rows.label_counts
+    settings = FitSettings(spec, rows.train.parts[0].rows, config)
+    part, counts = rows.train.parts[0], rows.label_counts
     trees = []
     for nbytes in (2.0**62, 2.0**18):
         fitter = TreeFitter(settings, Slot())
@@ -115,7 +115,7 @@ def test_rows_beyond_a_quarter_of_the_memory_are_read_from_disk(data, validation
         run_here(load_partitions(tasks, config, "", 1, GivenRows(), None))
         for tasks in (TasksHere(), TasksHere(memory_bytes=0))
     ]
-    parts = (each.train.futures + each.test.futures for each in loaded)
+    parts = (each.train.parts + each.test.parts for each in loaded)
     for here, there in zip(*parts, strict=True):
         assert (is_on_disk(here.features), is_on_disk(there.features)) == (False, True)
         assert is_on_disk(take_rows(there, np.arange(3)).labels)

@@ -90,14 +90,14 @@ def test_rows_are_held_out_or_trained_on_and_never_both(data, values):
     held_out = resolve_run(plain, None, None, ["data.validation=0.1"])
     whole = read_rows(plain, 2)
     rows = read_rows(held_out, 2)
-    assert [part.rows for part in rows.train] == [337, 338, 337, 338]
-    assert [part.rows for part in rows.test] == [37, 38, 37, 38]
+    assert [part.rows for part in rows.train.parts] == [337, 338, 337, 338]
+    assert [part.rows for part in rows.test.parts] == [37, 38, 37, 38]
     values_of = [
         np.concatenate([part.features.data for part in parts])
-        for parts in (whole.train, [*rows.train, *rows.test])
+        for parts in (whole.train.parts, [*rows.train.parts, *rows.test.parts])
     ]
     assert np.array_equal(*values_of)  # the same shuffled order, cut in another place
-    assert rows.label_counts.sum() == sum(part.labels.nonzeros for part in rows.train)
+    assert rows.label_counts.sum() == sum(part.labels.nonzeros for part in rows.train.parts)
 
 
 def test_no_test_file_is_needed(data, values, costs):

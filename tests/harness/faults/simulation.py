@@ -38,7 +38,7 @@ from daskxml.core.errors import DaskxmlError, ModelError
 from daskxml.models.trees import fitting
 from daskxml.records import run_dir as run_dirs
 from daskxml.records.run_dir import RunDir
-from daskxml.session.row_loading import PlacedRows, Shards
+from daskxml.session.row_loading import Rows, Shards
 from daskxml.transport import endpoint, handshake
 from daskxml.transport.channels import shared_memory, shm_arrays
 from daskxml.worker import batch_runner, replica
@@ -493,7 +493,7 @@ def _loader(is_replicated: bool) -> Any:
         counts = Value(np.full(LABELS, ROWS // LABELS, np.int64))
         shards = [Shards([Value(it) for it in them], tuple(it.rows for it in them))
                   for them in (train, test)]  # fmt: skip
-        rows = PlacedRows(FACTS, *shards, counts, is_replicated)
+        rows = Rows(FACTS, *shards, counts, is_replicated)
         is_tree = config.model.kind == "trees"
         vectors = Value(label_vectors()) if is_tree else None
         return LoadedData(config.model_spec(ROWS, LABELS), rows, vectors)
