@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from daskxml.data.blocks import check_files
 from daskxml.data.formats import format_of
 from daskxml.observe.callbacks import OnEvent, ignore
 from daskxml.session.commands import INTERRUPTED
-from daskxml.session.documents import NOT_ALIKE, has_texts
+from daskxml.session.documents import has_texts
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,7 @@ class Cluster:
         with connection(self.client, self.scheduler, section, warn, self.dashboard) as client:
             open_runs(client)
             given = job.given
-            if _has_texts(client, config, "train" in given):
-                if given:
-                    raise ConfigError(NOT_ALIKE)
+            if _has_texts(client, config, list(given)):
                 given = RowStages(client, publish).vectorized_files(config)
             placed = place_given(client, given, config)
             publish = _releasing(publish, given, placed)
@@ -108,12 +106,11 @@ class Cluster:
                 forget(client, follower.run)
 
 
-def _has_texts(client: Client, config: RunConfig, is_given: bool) -> bool:
+def _has_texts(client: Client, config: RunConfig, given: Sequence[str]) -> bool:
     """Whether training files, tables as a worker sees them, hold documents."""
-    files = () if is_given else config.data.train
-    if not files or format_of(files[0], config.data.format) == "text":
-        return has_texts(config, ())
-    found: bool = client.submit(has_texts, config, files, pure=False).result()
+    if "train" in given or format_of(config.data.train[0], config.data.format) == "text":
+        return has_texts(config, given)
+    found: bool = client.submit(has_texts, config, given, pure=False).result()
     return found
 
 

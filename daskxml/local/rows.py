@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from daskxml.config import RunConfig
-from daskxml.core.errors import ConfigError
 from daskxml.core.hardware import free_memory_bytes
 from daskxml.data.rows import concatenate
-from daskxml.session.documents import NOT_ALIKE, has_texts, vectorize_files
+from daskxml.session.documents import has_texts, vectorize_files
 from daskxml.session.row_loading import (
     GivenRows,
     Rows,
@@ -87,9 +86,8 @@ def load_rows(
     ConfigError
         If training rows are documents, and test rows are none.
     """
-    if has_texts(config, config.data.train if train is None else ()):
-        if test is not None:
-            raise ConfigError(NOT_ALIKE)
+    pairs = (("train", train), ("test", test))
+    if has_texts(config, [name for name, rows in pairs if rows is not None]):
         *parts, names = vectorize_files(config)
         config = names.sized(config)
         return config, _loaded(config, workers, GivenRows(*parts), placed), names

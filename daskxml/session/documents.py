@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import starmap
 from typing import Any
 
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import ConfigError, InputError
-from daskxml.data.formats import holds_documents, plan_files, read_documents
+from daskxml.data.formats import format_of, holds_documents, plan_files, read_documents
 from daskxml.data.parse import Dialect
 from daskxml.data.rows import matrix_partition, to_scipy
 from daskxml.data.settings import TextSettings
@@ -25,27 +25,30 @@ from daskxml.data.text import (
 from daskxml.session.setup import ColumnNames
 
 Found = tuple[WordCounts, frozenset[str]]  # words, and names of labels
-NOT_ALIKE = "training rows are documents, test rows are none: give files of both"
 TEXT_BLOCK_BYTES = 4 << 20  # texts take longer than rows
 
 
-def has_texts(config: RunConfig, files: Sequence[str]) -> bool:
+def has_texts(config: RunConfig, given: Collection[str]) -> bool:
     """Whether the training files of a run file hold documents.
 
     Parameters
     ----------
-    files
-        Of training rows; none where they are given in another way.
+    given
+        ``train`` and ``test``, where these rows are no files.
 
     Raises
     ------
     InputError
         If the first file cannot be read.
     ConfigError
-        If there are settings of texts, but no documents.
+        If test rows are none, or there are settings of texts, but no documents.
     """
-    text = config.text
-    if files and holds_documents(files, config.data.format, text.column):
+    text, files = config.text, () if "train" in given else config.data.train
+    is_table = bool(files) and format_of(files[0], config.data.format) != "text"
+    if is_table and holds_documents(files, config.data.format, text.column):
+        if given:
+            problem = "training rows are documents, test rows are none"
+            raise ConfigError(f"{problem}: give files of both")
         return True
     if text != TextSettings():
         place = files[0] if files else "training rows"
