@@ -206,7 +206,7 @@ class Membership(Admission):
         self.group.workers = {worker.name: worker for worker in remaining(workers)}
         for worker in self.group.workers.values():
             self.executor.employ(worker)
-        return [] if _any_lost(creators) else list(self.group.workers.values())
+        return [] if creators != remaining(creators) else list(self.group.workers.values())
 
     async def _choose(self, present: Sequence[WorkerInfo]) -> list[WorkerHandle]:
         """Return the workers that can take part, and choose the machine of a shared model."""
@@ -233,7 +233,7 @@ class Membership(Admission):
             failure = first_failure(speeds)
             if creators and failure is not None and is_unreachable(failure):
                 await wait_for_loss(creators, NOTICE_S)
-            if _any_lost(creators):
+            if creators != remaining(creators):
                 return False
             raise_first_failure(speeds)
             for worker in remaining(wave):
@@ -410,7 +410,3 @@ async def wait_for_worker(client: Client, present: Sized, arrived: asyncio.Event
         ) from None
     finally:
         demand.release()
-
-
-def _any_lost(workers: Sequence[WorkerHandle]) -> bool:
-    return any(worker.is_lost for worker in workers)

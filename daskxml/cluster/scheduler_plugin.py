@@ -21,7 +21,7 @@ from distributed.scheduler import TaskGroup, TaskState, WorkerState, heartbeat_i
 from daskxml.cluster.data_loading import RowHolders, SharedRows
 from daskxml.cluster.fit_driver import FitDriver
 from daskxml.cluster.run_driver import RunDriver
-from daskxml.cluster.worker_group import LOOK_S, LostBeforeAnswer
+from daskxml.cluster.worker_group import LOOK_S, BackgroundTasks, LostBeforeAnswer
 from daskxml.cluster.worker_info import WorkerInfo, device_of, probe_workers
 from daskxml.cluster.worker_plugin import PLUGIN, TOPIC, RunWorkerPlugin
 from daskxml.config import load_run_config
@@ -56,8 +56,8 @@ class RunSchedulerPlugin(SchedulerPlugin):
         self.shared, self.keepers = SharedRows(), set[str]()  # rows, and clients that keep theirs
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._given_up = set[str]()  # runs that were forgotten before they had begun
-        self._forgetting: set[asyncio.Task[None]] = set()
-        self._watching = asyncio.create_task(self._watch())
+        self._background = BackgroundTasks(lambda work: work)
+        self._background.start(self._watch())
         self._client: Client | None = None
         self._opening = asyncio.Lock()
         scheduler.handlers |= {
@@ -79,7 +79,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
             if driver.writer is not None:
                 driver.writer.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        self._watching.cancel()
+        await self._background.cancel()
         if self._client is not None:
             await self._client.close()
             # Asynchronous clients keep the loop that they were started on from ending, with the
@@ -133,10 +133,10 @@ class RunSchedulerPlugin(SchedulerPlugin):
             if driver.event_log.has_failed:
                 await driver.clean_up()
         if self.owners.get(run) == "":
-            self._forget_soon(run)
+            self._background.start(self.forget_run(run))
         ended = [n for n, d in self.drivers.items() if d.is_detached and d.event_log.is_over]
         for old in ended[:-KEPT_RUNS]:
-            self._forget_soon(old)
+            self._background.start(self.forget_run(old))
 
     async def _own_client(self) -> Client:
         """Return the client on this loop."""
@@ -239,11 +239,6 @@ class RunSchedulerPlugin(SchedulerPlugin):
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def _forget_soon(self, run: str) -> None:
-        task = asyncio.create_task(self.forget_run(run))
-        self._forgetting.add(task)
-        task.add_done_callback(self._forgetting.discard)
-
     async def _watch(self) -> None:
         """Tell runs which workers are silent, and have those started again that hold one up.
 
@@ -313,7 +308,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
             driver, self.owners[run] = self.drivers[run], ""
             driver.stop("client gone")
             if driver.event_log.is_over or driver.is_loading:
-                self._forget_soon(run)
+                self._background.start(self.forget_run(run))
 
     def transition(self, key: str, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
         """Pass on that a task failed or is done; the span of the runs forgets what Dask forgets."""

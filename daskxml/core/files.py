@@ -105,6 +105,19 @@ def read_json(path: Path, kind: type = dict) -> Any:
     return found if isinstance(found, kind) else None
 
 
+def check_folder(folder: Path) -> None:
+    """Refuse what is neither a file nor a folder in the folder of a run: reading may have no end.
+
+    Raises
+    ------
+    ModelError
+        Naming the first, such as a pipe, or a link to a device.
+    """
+    for path in sorted((*folder.glob("*"), *folder.glob("checkpoints/*"))):
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ModelError(f"{path}: neither a file nor a folder; remove it")
+
+
 def lock_folder(folder: Path, busy: str) -> IO[str]:
     """Create a folder, and lock it until the returned file is closed or the process ends.
 

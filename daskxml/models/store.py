@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from daskxml._version import __version__
 from daskxml.core.errors import ConfigError, ModelError
-from daskxml.core.files import replace_durably, replace_text, replacing
+from daskxml.core.files import check_folder, replace_durably, replace_text, replacing
 from daskxml.core.text import parse_json
 from daskxml.data.text import Vectorizer
 from daskxml.kernels.operands import Quantised
@@ -337,6 +337,7 @@ def read_model(
     if not directory.is_dir():
         problem = "a file, not a directory" if directory.exists() else "no such directory"
         raise ModelError(f"{directory}: {problem}; give the --out directory of a run")
+    check_folder(directory)
     if not holds_model(directory):
         raise ModelError(f"{directory}: holds no model ({HEADER_NAME} is missing); train one first")
     header = _matching_header(directory, verify)

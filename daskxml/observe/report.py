@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from daskxml.core.errors import ConfigError, ModelError
-from daskxml.core.files import is_locked, read_json, replace_text
+from daskxml.core.files import check_folder, is_locked, read_json, replace_text
 from daskxml.core.text import cleaned, one_line, parse_json, printable
 from daskxml.core.work_stats import StageRecord
 from daskxml.observe.charts import MOST_WORKERS, comparison, worker_charts
@@ -161,6 +161,7 @@ def read_run(directory: Path, name: str) -> StoredRun:
     Its ``problems`` list what is missing or damaged.
     """
     problems: list[str] = []
+    check_folder(directory)
     run_file, config = _read_config(directory / RUN_FILE, problems)
     history, starts = read_rows(directory / HISTORY_FILE, problems), read_starts(directory)
     if not starts and (directory / ENVIRONMENT_FILE).exists():

@@ -19,7 +19,7 @@ from typing import Any
 
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ModelError
-from daskxml.core.files import flush
+from daskxml.core.files import check_folder, flush
 from daskxml.core.text import parse_json
 from daskxml.models.tensors import read_tensors, write_tensors
 from daskxml.records.row_schema import check_row
@@ -230,8 +230,9 @@ def latest_checkpoint(run_dir: str | Path) -> Path:
     Raises
     ------
     ModelError
-        If there is none.
+        If there is none, or it may be one without an end.
     """
+    check_folder(Path(run_dir))
     found = checkpoints(run_dir)
     if not found:
         raise ModelError(f"{run_dir}: no checkpoint to resume from; start again with another --out")

@@ -16,7 +16,7 @@ from typing import Any
 
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.errors import ModelError
-from daskxml.core.files import is_locked
+from daskxml.core.files import check_folder, is_locked
 from daskxml.core.text import parse_json
 from daskxml.models.store import HEADER_NAME
 from daskxml.records.audit import Audit, HistoryRow
@@ -96,6 +96,7 @@ def verify(run: str | Path, data: Sequence[str] = ()) -> Verification:
     directory = Path(run)
     if not directory.is_dir():
         raise ModelError(f"{directory}: no directory of a run")
+    check_folder(directory)
     history = read_history(directory / HISTORY_FILE)
     config = load_run_config(directory / RUN_FILE)
     read = HistoryRow.of if config.has_strategy else checked_row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import pytest
@@ -96,6 +97,28 @@ def test_what_cannot_be_reported_is_one_line(runs, capsys, arguments, problem):
     error = capsys.readouterr().err
     assert problem in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("history.jsonl", ["verify", "RUN"]),
+        ("history.jsonl", ["report", "RUN"]),
+        ("model.json", ["evaluate", "RUN", "rows.txt"]),
+        (".lock", ["train", "--resume", "RUN"]),
+    ],
+)
+def test_a_strangers_pipes_and_devices_are_refused(runs, tmp_path, capsys, name, command):
+    run = tmp_path / "run"
+    shutil.copytree(runs / "elastic", run)
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    assert main([argument.replace("RUN", str(run)) for argument in command]) == 2
+    assert f"{run / name}: neither a file nor a folder" in capsys.readouterr().err
+    (run / name).unlink()
+    (run / name).symlink_to("/dev/zero")
+    assert main([argument.replace("RUN", str(run)) for argument in command]) == 2
+    assert f"{run / name}: neither a file nor a folder" in capsys.readouterr().err
 
 
 EVIL = "\x1b]0;title\x07\x1b[2J\u202e[/]"  # a title, an empty screen, text backwards, rich's markup
