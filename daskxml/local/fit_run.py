@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -166,6 +167,9 @@ class LocalFitRun(LocalRun):
         settings = FitSettings(self.spec, self.rows.training_rows, self.config)
         start, kind = self._start, settings.config.kind
         before = [] if start is None else members_before(start, self.spec, kind)
+        if start is not None:
+            self.spec = replace(self.spec, **{n: getattr(start.spec, n) for n in kind.kept})
+            settings = replace(settings, spec=self.spec)
         tests = held.test.parts, held.test.rows
         data = FitData(held.train.parts[0], held.label_counts, prepared, *tests)
         store = None if path is None else (store_member, str(path))

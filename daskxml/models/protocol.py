@@ -259,6 +259,7 @@ class FittedKind(TrainedKind[AnySpec], Protocol[AnySpec]):
     strategy: str | None = None
     member: str  # of the model, in messages and in the names of its arrays: ``tree0.order``
     alike: tuple[str, ...] = ("kind", "features", "labels")  # in models to which members are added
+    kept: tuple[str, ...] = ()  # what these members have of the model, not of their own rows
     needs_all_rows: bool = True
     scales_weights: bool = False
     row_s: float | None = 2e-5  # to descend trees by beam

@@ -27,7 +27,7 @@ def network(rows, loss="softmax", epochs=5, **training):
 
 
 def tree(**training):
-    solver = {"cost": 0.5, "passes": 500, "smallest_weight": 0.0}
+    solver = {"cost": 0.5, "value_power": 1.0, "passes": 500, "smallest_weight": 0.0}
     return {
         "model": {"kind": "trees", "leaf_labels": 2, **solver},
         "training": {"trees": 1, **training},

@@ -64,7 +64,8 @@ class TreeFitter(Fitter):
         limit = self.slot.memory_bytes or math.inf
         free = min(free_memory_bytes(), limit - process.rss + process.shared)
         held = 16 * part.labels.nonzeros  # of `TreeRows`
-        if any(power != 1.0 for power in self.settings.spec.powers) and not is_on_disk(x):
+        powers = map(self.settings.spec.power_of, range(len(self.settings.spec.powers)))
+        if any(power != 1.0 for power in powers) and not is_on_disk(x):
             held += _KEPT_ROWS * 4 * x.nonzeros
         nbytes = _FOR_BLOCKS * (free - held) / self.slot.threads
         return Room(nbytes, x.columns, x.nonzeros / part.rows, copies=not is_on_disk(x))

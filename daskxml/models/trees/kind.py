@@ -39,6 +39,7 @@ class Trees(FittedKind[TreeSpec]):
     title, member = "label trees", "tree"
     Spec = TreeSpec
     alike = ("kind", "features", "labels", "powers", "leaf_labels", "branching")
+    kept = ("value_power",)
 
     def problem(self, spec: TreeSpec, arrays: Arrays) -> str | None:
         """Check every index, as kernels trust them."""
@@ -104,7 +105,8 @@ class Trees(FittedKind[TreeSpec]):
 
     def figures(self, spec: TreeSpec) -> dict[str, Any]:
         """Return how nodes are fitted."""
-        return {"fit": {"cost": spec.cost, "passes": spec.passes}}
+        names = "cost", "passes", "value_power"
+        return {"fit": {name: getattr(spec, name) for name in names}}
 
     def work(self, row: Mapping[str, Any]) -> str:
         """Return the number of trees."""

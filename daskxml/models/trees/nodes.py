@@ -238,8 +238,8 @@ def plan_pieces(
     >>> for piece in plan_pieces(shape, np.array([5, 5, 10, 10]), rows=30, slots=1):
     ...     print([tuple(block) for block in piece.blocks], piece.work)
     [(0, 0, 0, 2)] 1561.0
-    [(1, 1, 0, 2)] 1041.0
-    [(1, 0, 0, 2)] 521.0
+    [(1, 1, 0, 2)] 1561.0
+    [(1, 0, 0, 2)] 781.0
     """
     found = _blocks(shape, position_rows, rows, _CUTS * slots, room or Room())
     blocks = sorted(found, key=lambda each: (-each[0], each[1]))

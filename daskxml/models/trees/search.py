@@ -1,4 +1,4 @@
-"""The automatic choice of the cost C: a short search on held-out rows of a few labels.
+"""The automatic choice of the cost C, and more: a short search on held-out rows of a few labels.
 
 The labels of some of a tree's leaves' parents, and the rows that have them, are a small problem of
 the same kind: as many rows a label, and neighbours that are easily confused. A tree of its own is
@@ -8,6 +8,9 @@ Few held-out rows rank candidates by chance, so of few rows other thirds are hel
 
 Rows that have values for many of the features resemble each other, and coordinate descent is slow
 then: for these more passes are tried as well, with the cost that was found and with larger ones.
+
+Values may grow with how often a word is in a text, so that few of them decide. So their square root
+is tried as well, with the cost that was found.
 
 A larger C fits the rows more closely. So the search goes from the middle of a line of candidates in
 the direction in which the ranking becomes better. Neither the sample nor the order of its rows
@@ -19,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +34,7 @@ from daskxml.kernels import get_kernels
 from daskxml.metrics import metric_sums
 from daskxml.models.trees.clustering import Block, call, find_label_vectors, order_of_tree
 from daskxml.models.trees.forest import Forest, assemble_tree
-from daskxml.models.trees.nodes import TreeRows, fit_blocks, plan_pieces, whole_nodes
+from daskxml.models.trees.nodes import TreeRows, fit_blocks, plan_pieces, powered, whole_nodes
 from daskxml.models.trees.spec import AUTO, TreeShape, TreeSpec
 
 COSTS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
@@ -42,6 +45,7 @@ _HELD_OUT = 3  # one row of so many
 _FEW = 3000  # fewer rows than this are few
 _DENSE = 0.05  # of the features; where rows have more of them on average they are dense
 _MORE = 3  # so many times the passes are tried as well for dense rows
+_FLATTER = 0.5  # power of the values that is tried as well
 _KS = (1, 3, 5)
 _NOISE = 0.0015  # of the mean precision: a gain of less is none
 
@@ -57,7 +61,7 @@ def prepare_trees(
     """
     blocks = [(part, 0, part.rows) for part in parts] if blocks is None else blocks
     vectors = find_label_vectors(blocks, spec, seed, submit)
-    if spec.cost != AUTO:
+    if AUTO not in (spec.cost, spec.value_power):
         return spec, vectors
     order = submit("order", order_of_tree, vectors, spec, seed, 0)
     labels = submit("sample", sample_labels, order, counts, spec)
@@ -129,8 +133,11 @@ def choose_cost(
 ) -> TreeSpec:
     """Return the description with a cost; ``samples`` are of `sample_rows`, in any order."""
     part = first_rows(concatenate(samples))
-    candidates = [replace(spec, cost=cost) for cost in COSTS]
+    costs, plain = COSTS if spec.cost == AUTO else (spec.cost,), spec.value_power
+    plain = 1.0 if plain == AUTO else plain
+    candidates = [replace(spec, cost=cost, value_power=plain) for cost in costs]
     size, rows, first = part.rows // _HELD_OUT, np.arange(part.rows), FIRST + (part.rows < _FEW)
+    first = min(first, len(costs) - 1)
     if not size:
         return candidates[first]
     turns = min(_HELD_OUT, max(1, _FEW // part.rows))
@@ -139,15 +146,24 @@ def choose_cost(
     with ThreadPoolExecutor(threads) as pool:
         found = partial(_precision, pool, threads)
 
+        @cache
         def score(candidate: TreeSpec) -> float:
             return float(np.mean([found(candidate, *fold, seed) for fold in folds]))
 
         best = climb(candidates, first, score)
-        if part.features.nonzeros <= _DENSE * part.rows * part.features.columns:
-            return best
-        closer = candidates[candidates.index(best) :]
-        more = [replace(each, passes=_MORE * spec.passes) for each in closer]
-        return climb([best, *more], 0, score)
+        if part.features.nonzeros > _DENSE * part.rows * part.features.columns:
+            closer = candidates[candidates.index(best) :]
+            more = [replace(each, passes=_MORE * spec.passes) for each in closer]
+            best = climb([best, *more], 0, score)
+        if spec.value_power == AUTO and _have_unlike_values(part.features):
+            best = climb([best, replace(best, value_power=_FLATTER)], 0, score)
+        return best
+
+
+def _have_unlike_values(x: Csr) -> bool:
+    """Whether another power of the values changes rows of unit length."""
+    flatter = np.asarray(powered(x, _FLATTER).data)
+    return x.data is not None and not np.allclose(flatter, x.data, atol=1e-3)
 
 
 def climb(

@@ -33,6 +33,9 @@ class TreeSpec(Spec):
     powers
         Rows of tree ``t`` are their values to the power ``powers[t % len(powers)]``, scaled to
         unit length again: trees that see rows differently err differently.
+    value_power
+        What these powers are multiplied by. ``auto``: 1, or 0.5 where that ranks better on held-out
+        rows, as where values grow with how often a word is in a text.
     leaf_labels
         Labels of a leaf's parent, about. More of them rank better, as fewer levels do, and take
         longer to fit.
@@ -67,6 +70,7 @@ class TreeSpec(Spec):
 
     kind: ClassVar[str] = "trees"
     powers: tuple[float, ...] = bounded((1.0,), above=0, high=10)
+    value_power: float | Literal["auto"] = bounded(AUTO, above=0, high=10, words=(AUTO,))
     leaf_labels: int = bounded(400, low=1, high=MAX_CHILDREN)
     branching: int = bounded(256, low=2, high=MAX_CHILDREN)
     passes: int = bounded(6, low=1, high=10_000)
@@ -112,14 +116,15 @@ class TreeSpec(Spec):
         return tuple(bits // levels + (level < bits % levels) for level in range(levels))
 
     def power_of(self, tree: int) -> float:
-        """Return the power of a tree's values."""
-        return self.powers[tree % len(self.powers)]
+        """Return the power of a tree's values, before it is chosen that of rows as they are."""
+        chosen = 1.0 if isinstance(self.value_power, str) else self.value_power
+        return chosen * self.powers[tree % len(self.powers)]
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TreeSpec:
         """As `Spec.from_dict`, of trees that were stored by older versions as well."""
         own = {name: value for name, value in values.items() if name not in _REMOVED}
-        return super().from_dict({"branching": FIRST_BRANCHING, **own})
+        return super().from_dict({"branching": FIRST_BRANCHING, "value_power": 1.0, **own})
 
 
 @dataclass(frozen=True)

@@ -469,7 +469,7 @@ def _config(
     model: dict[str, Any] = {"hidden": [1]}
     if strategy == TREES:
         rules = {}
-        model = {"kind": "trees", "passes": 1, "cost": 1.0, "leaf_labels": 2}
+        model = {"kind": "trees", "passes": 1, "cost": 1.0, "value_power": 1.0, "leaf_labels": 2}
     return load_run_config(
         {
             "data": {"train": [clients.ROWS]},

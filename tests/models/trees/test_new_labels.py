@@ -179,6 +179,17 @@ def test_training_goes_on_from_an_extended_model(after: Model, parts: Any) -> No
     np.testing.assert_array_equal(trees[0]["weights"], after.parameters["tree0.weights"])
 
 
+def test_trees_that_are_added_take_the_power_of_the_values_from_the_model(parts: Any) -> None:
+    """Whatever ranks best on their own rows: a model has one."""
+    rows, flat = daskxml.Matrices(*parts[0]), ["model.value_power=0.5", "training.trees=1"]
+    first = train_here("tree", train=rows, overrides=flat).model
+    more = train_here("tree", train=rows, overrides=["model.value_power=1"], start=first).model
+    assert more.spec.value_power == 0.5
+    twice = train_here("tree", train=rows, overrides=flat, start=first).model
+    for name, array in twice.parameters.items():
+        np.testing.assert_array_equal(more.parameters[name], array)
+
+
 # Slow twins of where labels go, and of what they are fitted to.
 
 

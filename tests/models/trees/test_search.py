@@ -90,8 +90,26 @@ def test_wrong_labels_are_fitted_gently_and_a_rule_closely(
 
 
 def test_what_is_given_stays() -> None:
-    spec = replace(SPEC, cost=0.7, passes=3)
+    spec = replace(SPEC, cost=0.7, passes=3, value_power=0.9)
     assert prepare_trees([some_part(1)], counts_of(some_part(1)), spec, 0)[0] is spec
+
+
+@pytest.mark.parametrize("given", [{}, {"cost": 0.8}])
+@pytest.mark.parametrize(("counts", "power"), [(True, 0.5), (False, 1.0)])
+def test_the_root_of_values_is_taken_where_few_would_decide(
+    given: dict[str, float], counts: bool, power: float
+) -> None:
+    """Where a word that says nothing is often in a text; with equal values there is no choice."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 30, 900)
+    features = np.zeros((900, 60))
+    features[np.arange(900), labels] = 1.0
+    often = 1.0 + (rng.geometric(0.1, (900, 8)) if counts else 0.0)
+    np.put_along_axis(features, rng.integers(30, 60, (900, 8)), often, axis=1)
+    part = Partition(unit_rows(from_scipy(features)), from_scipy(np.eye(30)[labels], ones=True))
+    found = choose_cost([part], replace(SPEC, features=60, **given), 0)
+    assert found.value_power == power
+    assert found.cost == given.get("cost", found.cost)
 
 
 @pytest.mark.parametrize(("kept", "passes"), [(0.5, 3 * SPEC.passes), (0.01, SPEC.passes)])
@@ -126,8 +144,9 @@ def test_each_third_of_few_rows_is_held_out(seed: int) -> None:
 
     spec = replace(SPEC, features=400)
     best = climb([replace(spec, cost=cost) for cost in COSTS], FIRST + 1, score)
-    assert choose_cost([part], spec, 0) == best
-    assert choose_cost([part], spec, 0, threads=3) == best
+    found = choose_cost([part], spec, 0)
+    assert replace(found, value_power="auto") == best
+    assert choose_cost([part], spec, 0, threads=3) == found
 
 
 def test_a_sample_is_of_whole_parents_and_all_their_rows() -> None:
