@@ -13,7 +13,8 @@ from daskxml.local.rows import read_rows
 from harness.cuda_on_host import emulated, needs_compiler
 
 VALUES = {
-    "model": {"kind": "trees", "leaf_labels": 9, "passes": 1, "cost": 1.0, "value_power": 1.0, "powers": [1.0, 0.5]},
+    "model": {"kind": "trees", "leaf_labels": 9, "passes": 1, "cost": 1.0, "value_power": 1.0,
+              "powers": [1.0, 0.5]},
     "training": {"trees": 2},
 }  # fmt: skip
 
