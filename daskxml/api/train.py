@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from daskxml.api.run import Config, Job, Matrices, Run, awaitable, in_memory, sp
 from daskxml.config import DEFAULT_RUN_FILE
 from daskxml.config.sections import ClusterSection
 from daskxml.core.errors import ConfigError, needing
-from daskxml.core.hardware import usable_gpus
+from daskxml.core.hardware import usable_cores, usable_gpus
 from daskxml.observe.callbacks import OnEvent, OnMegabatch
 from daskxml.observe.terminal import notebook_progress
 
@@ -124,7 +123,7 @@ def _found(rows: Any, name: str) -> Any:
 def needs_cluster(job: Job) -> bool:
     """Whether a job is not to be done in this process, where nobody has named a cluster."""
     cluster = dataclasses.replace(job.config.cluster, threads=0, device="auto")
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     return (
         (job.config.has_strategy and ClusterSection().workers_on(cores) > 1)
         or cluster != ClusterSection()

@@ -12,7 +12,7 @@ from typing import Literal
 
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import Checked, bounded, size
-from daskxml.core.hardware import memory_bytes
+from daskxml.core.hardware import memory_bytes, usable_cores
 
 LONGEST_NAME = 100
 METRICS = ("P", "nDCG", "PSP", "PSnDCG", "recall")
@@ -246,6 +246,12 @@ class ClusterSection(Checked):
     def memory_bytes(self) -> int:
         """What a process without Dask may take by `memory_limit`; 0: all that is free."""
         return int(self.memory_limit * memory_bytes())
+
+    @property
+    def here(self) -> tuple[str, int]:
+        """The device of one process without Dask, and the threads of its kernels."""
+        threads = self.threads_on(usable_cores(), 1)
+        return "cpu" if self.device == "auto" else self.device, threads
 
     def workers_on(self, cores: int) -> int:
         """Return the number of local workers, pools not counted, on a machine of `cores` cores.

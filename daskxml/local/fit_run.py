@@ -20,7 +20,6 @@ from typing import Any
 
 from daskxml.config import RunConfig
 from daskxml.core.errors import ConfigError, ModelError
-from daskxml.core.hardware import usable_cores
 from daskxml.core.signals import Request, first_signal_asks
 from daskxml.local.cost import Devices, jitter_factor, whole_ticks
 from daskxml.local.driver import Change
@@ -173,7 +172,8 @@ class LocalFitRun(LocalRun):
         tests = held.test.parts, held.test.rows
         data = FitData(held.train.parts[0], held.label_counts, prepared, *tests)
         store = None if path is None else (store_member, str(path))
-        fitter = kind.fitter(settings, self._slot())
+        cluster = self.config.cluster
+        fitter = kind.fitter(settings, Slot(*cluster.here, cluster.memory_bytes))
         # If it is written somewhere, or in virtual time, it ends with a member at the first Ctrl-C.
         is_soft = self._is_virtual or path is not None
         asks = first_signal_asks() if is_soft else contextlib.nullcontext(Request())
@@ -201,12 +201,6 @@ class LocalFitRun(LocalRun):
         self._publish("ended", reason=run.stop_reason, run_dir=self._place.path_for_workers)
         return model, run.stop_reason
 
-    def _slot(self) -> Slot:
-        cluster = self.config.cluster
-        device = "cpu" if cluster.device == "auto" else cluster.device
-        threads = cluster.threads_on(usable_cores(), 1)
-        return Slot(device, threads, cluster.memory_bytes)
-
     def _follow(self, run: FitRun, pool: Threads | Clocks, request: Request, steps: Steps) -> None:
         """Execute tasks until no step is left."""
         for until_s in steps:
@@ -221,7 +215,7 @@ class LocalFitRun(LocalRun):
 
 def prepare(rows: Rows, config: RunConfig) -> tuple[Any, Any]:
     """Return the model and what else fitting takes of the rows; see `TrainedKind.prepare`."""
-    threads = config.cluster.threads_on(usable_cores(), 1)
+    _, threads = config.cluster.here
     blocks = [
         (part, part.rows * place // threads, part.rows * (place + 1) // threads)
         for part in rows.train.parts

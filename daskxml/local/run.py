@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,6 +18,7 @@ from typing import Any
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ClusterError
+from daskxml.core.hardware import usable_cores
 from daskxml.local.clock import Clock, VirtualClock, WallClock
 from daskxml.local.cost import Devices, Network
 from daskxml.local.driver import NOBODY_COMES, Arrival, Change, LocalDriver, Script
@@ -291,7 +291,7 @@ class LocalRun:
 
 def _this_process(config: RunConfig) -> Devices:
     """Return the one worker of a run in real time, a replica or a pool."""
-    cluster, cores = config.cluster, len(os.sched_getaffinity(0))
+    cluster, cores = config.cluster, usable_cores()
     pools = {NAME: cluster.pool_threads_on(cores)} if cluster.pools else {}
     return Devices(cost=None, network=Network(message_s=0.0, latency_s=0.0), pools=pools)
 

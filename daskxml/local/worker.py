@@ -9,7 +9,6 @@ threads, and the same every time. A batch takes as long as if all parts were as 
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -222,10 +221,10 @@ class WorkerFactory:
         return worker
 
     def _settings(self, name: str) -> WorkerSettings:
-        cluster = self._config.cluster
+        device, threads = self._config.cluster.here
         slot = WorkerSlot(
-            device="cpu" if cluster.device == "auto" else cluster.device,
-            threads=cluster.threads_on(len(os.sched_getaffinity(0)), 1),
+            device=device,
+            threads=threads,
             pool_threads=self._devices.device_of(name).pool_threads,
             host=self._devices.network.machine_of(next(self._numbers)),
         )
