@@ -219,6 +219,13 @@ class Rows:
         return self.is_replicated or parts >= min(workers, sum(self.train.rows))
 
 
+def submit_each(
+    tasks: Tasks, name: str, task: Callable[..., Any], parts: Sequence[Any], *args: Any
+) -> list[Any]:
+    """Submit a task for each part, under this name and the part's number."""
+    return [tasks.submit(f"{name}-{i}", task, part, *args) for i, part in enumerate(parts)]
+
+
 async def load_partitions(
     tasks: Tasks, config: RunConfig, run: str, workers: int, given: GivenRows,
     stored: DataLayout | None,
@@ -273,10 +280,7 @@ async def _weights(
     """Return the weights of all training rows as a future, if they have any."""
     given = given if given is not None else config.data.weights or None
     if given is None and train.facts.has_weights:
-        own = [
-            tasks.submit(f"own-weights-{run}-{i}", weights_of, block)
-            for i, block in enumerate(train.blocks)
-        ]
+        own = submit_each(tasks, f"own-weights-{run}", weights_of, train.blocks)
         given = tasks.submit(f"all-weights-{run}", np.concatenate, own)
     if given is None:
         return None
@@ -314,17 +318,12 @@ async def parse_files(tasks: Tasks, data: DataSection, name: str) -> ParsedBlock
 async def _parse(
     tasks: Tasks, blocks: Sequence[Block], dialect: Dialect, name: str
 ) -> tuple[list[Any], list[Facts]]:
-    parsed = [
-        tasks.submit(f"parse-{name}-{i}", read_block, block, dialect)
-        for i, block in enumerate(blocks)
-    ]
+    parsed = submit_each(tasks, f"parse-{name}", read_block, blocks, dialect)
     return parsed, await _count(tasks, parsed, name)
 
 
 async def _count(tasks: Tasks, blocks: Sequence[Any], name: str) -> list[Facts]:
-    counts = [
-        tasks.submit(f"describe-{name}-{i}", count_block, block) for i, block in enumerate(blocks)
-    ]
+    counts = submit_each(tasks, f"describe-{name}", count_block, blocks)
     await tasks.wait(counts)
     return await tasks.fetch(counts)
 
@@ -340,10 +339,7 @@ def make_shards(
     ]
     futures = []
     for part in range(recipe.pieces):
-        pieces = [
-            tasks.submit(f"pick-{name}-{i}-{part}", getitem, pieces, part)
-            for i, pieces in enumerate(split)
-        ]
+        pieces = submit_each(tasks, f"pick-{name}-{part}", getitem, split, part)
         futures.append(tasks.submit(f"join-{name}-{part}", join_pieces, pieces, part, recipe))
     bounds = [recipe.bounds(part) for part in range(recipe.pieces)]
     return Shards(futures, tuple(stop - start for start, stop in bounds))
@@ -351,10 +347,7 @@ def make_shards(
 
 def count_labels(tasks: Tasks, shards: Shards, labels: int, name: str) -> Any:
     """Return how often each label occurs, ``(labels,)`` int64, as a future."""
-    counts = [
-        tasks.submit(f"count-{name}-{i}", _count_labels, part, labels)
-        for i, part in enumerate(shards.parts)
-    ]
+    counts = submit_each(tasks, f"count-{name}", _count_labels, shards.parts, labels)
     return tasks.submit(f"counts-{name}", _sum, counts)
 
 
