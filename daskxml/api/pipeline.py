@@ -22,7 +22,7 @@ from daskxml.api.prediction_files import Block, write_predictions
 from daskxml.api.run import Config, Run, resolve_run
 from daskxml.api.runs import keep_rows, open_runs
 from daskxml.api.stage_tasks import score
-from daskxml.api.stages import Rows, RowStages, Value, await_stage, key_of, submit_each
+from daskxml.api.stages import Rows, RowStages, Value, await_stage, key_of
 from daskxml.api.train import train
 from daskxml.cluster.connection import connection, kept
 from daskxml.config import DEFAULT_RUN_FILE
@@ -151,7 +151,7 @@ class Pipeline(RowStages):
 
         def start() -> dict[str, float]:
             model = self._ranker(run)
-            sums = submit_each(self.client, "evaluate", key, rows.partitions, score, model, k)
+            sums = self.submit_each(f"evaluate-{key}", score, rows.partitions, model, k)
             await_stage(name, sums)
             found = dict(sum(self.client.gather(sums), MetricSums.zero(k)).result())
             if file is not None:
@@ -170,7 +170,7 @@ class Pipeline(RowStages):
 
         def start() -> Path:
             model = self._ranker(run)
-            ranked = submit_each(self.client, "predict", key, rows.partitions, Block.of, model, k)
+            ranked = self.submit_each(f"predict-{key}", Block.of, rows.partitions, model, k)
             await_stage(name, ranked)
             blocks = (future.result() for future in ranked)
             write_predictions(str(target), run.result().model, blocks)

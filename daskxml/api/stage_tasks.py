@@ -87,8 +87,9 @@ def align_block(block: Partition, shift: int, features: int, labels: int) -> Par
     )
 
 
-def choose_rows(partition: Any, number: int, share: float, seed: int, held: bool) -> Any:
-    """Return the rows of a partition that are held out, or the others."""
+def choose_rows(numbered: tuple[int, Any], share: float, seed: int, held: bool) -> Any:
+    """Return the rows of a partition, with its number, that are held out, or the others."""
+    number, partition = numbered
     rows, _ = measure(partition)
     is_held = np.random.default_rng([seed, number]).random(rows) < share
     chosen = np.flatnonzero(is_held == held)

@@ -49,12 +49,10 @@ from daskxml.session.documents import (
     vectorized,
     weigh_counted,
 )
-from daskxml.session.row_loading import parse_files
+from daskxml.session.row_loading import parse_files, submit_each
 
 VECTORIZE = "vectorize"  # the stage that makes rows of documents
 FAN_IN = 8  # of the tree in which what was found in each partition is merged
-
-NUMBER = object()  # an argument of tasks: the number of their partition
 
 
 def key_of(*made_of: Any) -> str:
@@ -158,27 +156,6 @@ class Value(Stage):
         return made.result() if isinstance(made, Future) else made
 
 
-def submit_each(
-    client: Client,
-    name: str,
-    key: str,
-    partitions: Sequence[Future],
-    function: Function,
-    *args: Any,
-) -> list[Future]:
-    """Start ``function(partition, *args)`` for each partition, under names that stand for them.
-
-    ``NUMBER`` among the arguments is the partition's number.
-    """
-    return [
-        client.submit(
-            function, part, *[number if arg is NUMBER else arg for arg in args],
-            key=f"{name}-{key}-{number}", pure=False,
-        )
-        for number, part in enumerate(partitions)
-    ]  # fmt: skip
-
-
 def submit_merges(
     client: Client, name: str, key: str, found: Sequence[Future], merge: Function
 ) -> Future:
@@ -257,6 +234,12 @@ class RowStages:
             raise ConfigError("a pipeline is used in a block: with daskxml.Pipeline(...) as pipe")
         return self._client
 
+    def submit_each(
+        self, name: str, function: Function, parts: Sequence[Any], *args: Any
+    ) -> list[Future]:
+        """Start ``function(part, *args)`` for each part, under names that stand for them."""
+        return submit_each(ClusterTasks(self.client), name, function, parts, *args)
+
     # ------------------------------------------------------------------------- rows
 
     def read(self, source: Any, *, name: str = "read", **data: Any) -> Rows:
@@ -290,7 +273,7 @@ class RowStages:
         place = ClusterTasks(self.client)
         parsed = self.client.sync(parse_files, place, config.data, f"pipeline-{key}")
         size = (parsed.facts.shift, parsed.facts.features, parsed.facts.labels)
-        return submit_each(self.client, "read", key, parsed.blocks, tasks.align_block, *size)
+        return self.submit_each(f"read-{key}", tasks.align_block, parsed.blocks, *size)
 
     def _read_pairs(self, key: str, pairs: Sequence[Any]) -> list[Future]:
         """Return the partitions of delayed values or futures of pairs, or of pairs of them."""
@@ -300,7 +283,7 @@ class RowStages:
                 return tuple(map(computed, part))
             return part if isinstance(part, Future) else self.client.compute(part)
 
-        return submit_each(self.client, "read", key, list(map(computed, pairs)), tasks.as_partition)
+        return self.submit_each(f"read-{key}", tasks.as_partition, list(map(computed, pairs)))
 
     def _place(self, given: Any, config: RunConfig) -> list[Future]:
         if getattr(given, "sample_weight", None) is not None:
@@ -412,7 +395,7 @@ class RowStages:
         def start() -> list[Future]:
             found = [self._on_workers(value) for value in values]
             task = dumps(function), found, settings
-            return submit_each(self.client, name, key, rows.partitions, tasks.call_on, *task)
+            return self.submit_each(f"{name}-{key}", tasks.call_on, rows.partitions, *task)
 
         return self._rows(name, key, (rows, *values), start)
 
@@ -432,8 +415,9 @@ class RowStages:
         name, key = "held out" if held else "kept", key_of("split", share, seed, held, rows.key)
 
         def start() -> list[Future]:
-            task = tasks.choose_rows, NUMBER, share, seed, held
-            return submit_each(self.client, "split", key, rows.partitions, *task)
+            numbered = list(enumerate(rows.partitions))
+            args = share, seed, held
+            return self.submit_each(f"split-{key}", tasks.choose_rows, numbered, *args)
 
         return self._rows(name, key, (rows,), start).named(rows.names)
 
@@ -476,8 +460,8 @@ class RowStages:
         key = key_of("reduce", each, merge, settings, rows.key)
 
         def start() -> Future:
-            args = (each, settings)
-            found = submit_each(self.client, name, key, rows.partitions, tasks.find_in, *args)
+            args = rows.partitions, each, settings
+            found = self.submit_each(f"{name}-{key}", tasks.find_in, *args)
             await_stage(name, found)
             return submit_merges(self.client, name, key, found, merge)
 
