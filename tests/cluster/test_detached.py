@@ -21,7 +21,7 @@ from daskxml.cli import main
 from daskxml.cluster import scheduler_plugin
 from daskxml.config import load_run_config
 from daskxml.core.errors import ClusterError, ModelError
-from daskxml.core.files import LOCK_FILE
+from daskxml.core.files import LOCK_FILE, is_locked
 from daskxml.records.environment import read_starts
 from daskxml.records.run_dir import RunDir
 from harness.clusters import PROTOCOL
@@ -220,6 +220,7 @@ def test_a_run_under_way_is_not_resumed(
     out = tmp_path / "run"
     name = launch(out=out, overrides=LONG | {"checkpoint.every": 1})
     wait_until(client, name, 2)
+    assert is_locked(out)  # by a worker
     (out / LOCK_FILE).unlink()  # as if its worker had died just now
     with pytest.raises(ClusterError, match=f"run {name} of another client writes there"):
         daskxml.launch(out / "run.toml", client=client, resume=out)
