@@ -164,7 +164,7 @@ def test_the_largest_batch_of_each_device():
     st.integers(1, 4),
     st.integers(0, 60),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_bounds_are_never_left_at_any_ratio_of_speeds(workers, ratio, rule, pool_min, pool_more):
     config = Config(
         batch_max=64, megabatch_batches=20, rule=rule, pool_batch_min=pool_min,
