@@ -10,7 +10,7 @@ Rows that have values for many of the features resemble each other, and coordina
 then: for these more passes are tried as well, with the cost that was found and with larger ones.
 
 Values may grow with how often a word is in a text, so that few of them decide. So their square root
-is tried as well, with the cost that was found.
+is tried as well, with the cost that was found, where it changes rows much.
 
 A larger C fits the rows more closely. So the search goes from the middle of a line of candidates in
 the direction in which the ranking becomes better. Neither the sample nor the order of its rows
@@ -46,6 +46,7 @@ _FEW = 3000  # fewer rows than this are few
 _DENSE = 0.05  # of the features; where rows have more of them on average they are dense
 _MORE = 3  # so many times the passes are tried as well for dense rows
 _FLATTER = 0.5  # power of the values that is tried as well
+_ALIKE = 0.97  # where a row and what that makes of it have a smaller cosine on average
 _KS = (1, 3, 5)
 _NOISE = 0.0015  # of the mean precision: a gain of less is none
 
@@ -155,15 +156,17 @@ def choose_cost(
             closer = candidates[candidates.index(best) :]
             more = [replace(each, passes=_MORE * spec.passes) for each in closer]
             best = climb([best, *more], 0, score)
-        if spec.value_power == AUTO and _have_unlike_values(part.features):
+        if spec.value_power == AUTO and _is_uneven(part.features):
             best = climb([best, replace(best, value_power=_FLATTER)], 0, score)
         return best
 
 
-def _have_unlike_values(x: Csr) -> bool:
-    """Whether another power of the values changes rows of unit length."""
-    flatter = np.asarray(powered(x, _FLATTER).data)
-    return x.data is not None and not np.allclose(flatter, x.data, atol=1e-3)
+def _is_uneven(x: Csr) -> bool:
+    """Whether the root of the values changes the direction of rows of unit length much."""
+    if x.data is None:
+        return False
+    products = x.data * np.asarray(powered(x, _FLATTER).data)
+    return float(products.sum()) < _ALIKE * x.rows
 
 
 def climb(
