@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import socket
 from typing import Any
 
 import dask
@@ -47,6 +48,15 @@ def workers(*gpus: Gpu | None, cores: int = 8, problem: str = "") -> Any:
         for it, gpu in zip(present, gpus, strict=True)
     }
     return present, capabilities
+
+
+def test_a_dashboard_has_another_port_where_its_own_is_taken(monkeypatch):
+    with socket.socket() as taken:
+        taken.bind((connection.HOST, 0))
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(connection, "DASHBOARD_PORT", port)
+        assert connection._dashboard_address(True) == f"{connection.HOST}:0"
+    assert connection._dashboard_address(True) == f"{connection.HOST}:{port}"
 
 
 def test_each_worker_steps_where_it_can():
