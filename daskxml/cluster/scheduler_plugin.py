@@ -246,6 +246,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
         """
         heard: dict[str, tuple[float, float]] = {}  # by address: when, and silence since
         longest_s = 0.0  # that ended
+        giving_up: asyncio.Task[None] | None = None
         while True:
             await asyncio.sleep(LOOK_S)
             before, heard = heard, {}
@@ -259,25 +260,25 @@ class RunSchedulerPlugin(SchedulerPlugin):
             for driver in self.drivers.values():
                 driver.note_silent(late)
             limit_s = max(GIVE_UP_S, late_s, 4.0 * longest_s)
-            gone = [address for address in late if heard[address][1] > limit_s]
-            if gone and len(late) < len(heard):
-                await self._give_up(gone)
+            gone = [self.scheduler.workers[at] for at in late if heard[at][1] > limit_s]
+            # Not waited for: a nanny may be slow, or fail.
+            if gone and len(late) < len(heard) and (giving_up is None or giving_up.done()):
+                giving_up = asyncio.create_task(self._give_up(gone))
 
-    async def _give_up(self, addresses: Sequence[str]) -> None:
+    async def _give_up(self, workers: Sequence[WorkerState]) -> None:
         """Have workers started again that hold a run up, as Dask does after its ``worker-ttl``.
 
         One that has tasks of other programs as well may be busy with one that keeps Python's lock.
         """
-        workers = self.scheduler.workers
-        gone = [it for it in addresses if all(map(_is_ours, workers[it].processing))]
+        gone = [worker for worker in workers if all(map(_is_ours, worker.processing))]
         runs = [driver for driver in self.drivers.values() if driver.needs_all]
         if gone and (runs or self._closing or self._opening.locked()):
-            names = ", ".join(str(workers[it].name) for it in gone)
+            names = ", ".join(str(worker.name) for worker in gone)
             for driver in runs:
                 driver.group.warn(f"the run waits for worker {names}, which is silent: restarted")
             await self.scheduler.restart_workers(
-                gone, timeout=RESTART_S, wait_for_workers=False, on_error="return",
-                stimulus_id="daskxml-silent",
+                [worker.address for worker in gone], timeout=RESTART_S, wait_for_workers=False,
+                on_error="return", stimulus_id="daskxml-silent",
             )  # fmt: skip
 
     def _driver(self, run: str) -> RunDriver:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from harness.faults.invariants import TreeTruth
+from harness.faults.machines import Cluster
 from harness.faults.pace import draw_paced, paced
 from harness.faults.planted import PLANTS
 from harness.faults.schedule import TREES, Case, Fault, draw_case
@@ -126,6 +128,24 @@ def test_a_frozen_worker_that_holds_a_run_up_is_restarted(
     )
     assert not outcome.problem
     assert 15.0 < outcome.virtual_s - SETTLE_S < 45.0
+
+
+def test_a_restart_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, restart = [], Cluster.restart
+
+    async def fail_first(self: Cluster, addresses: Sequence[str], **values: Any) -> None:
+        asked.append(addresses)
+        if len(asked) == 1:
+            raise RuntimeError("the nanny answers nonsense")
+        await restart(self, addresses, **values)
+
+    monkeypatch.setattr(Cluster, "restart", fail_first)
+    frozen = Fault(1, "freeze here", 0, 250.0, -1.0, same_address=False, when="batch")
+    outcome = simulate(
+        Case(3, "adaptive-sgd", False, True, 2, 2, checkpoint_every=2, faults=(frozen,))
+    )
+    assert outcome.virtual_s - SETTLE_S < 45.0
+    assert len(asked) == 2
 
 
 def test_the_scheduler_is_not_given_all_tasks_at_once() -> None:
