@@ -31,7 +31,6 @@ TOML file names it:
 
 from __future__ import annotations
 
-import csv
 import functools
 import itertools
 import time
@@ -73,6 +72,7 @@ from study import (
     History,
     Job,
     cost_of,
+    read_csv,
     resolve,
     run_all,
     with_changes,
@@ -119,7 +119,6 @@ def slide_speed(figure: Figure) -> None:
 
 TABLE = RESULTS / "learning_rates.csv"
 EVALUATIONS = 8  # of a run that a learning rate is chosen by
-Row = dict[str, str | float]
 
 
 def tuning_job(data: str, algorithm: str, lr: float) -> Job:
@@ -156,17 +155,6 @@ def evaluation_gap(data: str, algorithm: str) -> int:
     return max(1, round(DATA[data].tuning_s / megabatch_s / EVALUATIONS))
 
 
-def read_table() -> list[Row]:
-    """Return the scores that are known."""
-    if not TABLE.exists():
-        return []
-    with TABLE.open(newline="", encoding="utf-8") as file:
-        return [
-            {**row, "lr": float(row["lr"]), "P@1": float(row["P@1"])}
-            for row in csv.DictReader(file)
-        ]
-
-
 def learning_rates(figure: Figure) -> None:
     """Simulate until every best rate is within its grid, and write the table."""
     found: dict[tuple[str, str], dict[float, float]] = {
@@ -185,7 +173,7 @@ def learning_rates(figure: Figure) -> None:
 
 def write_rates(found: Mapping[tuple[str, str], Mapping[float, float]]) -> None:
     """Replace the scores of these sets and algorithms in the table."""
-    kept = [row for row in read_table() if (row["data"], row["algorithm"]) not in found]
+    kept = [row for row in read_csv(TABLE) if (row["data"], row["algorithm"]) not in found]
     kept += [
         {"data": data, "algorithm": name, "lr": lr, "P@1": round(score, 5)}
         for (data, name), scores in found.items() for lr, score in scores.items()
@@ -199,11 +187,8 @@ def write_rates(found: Mapping[tuple[str, str], Mapping[float, float]]) -> None:
 @functools.cache
 def chosen() -> dict[tuple[str, str], float]:
     """Return the best learning rate of every set and algorithm; of equal ones the lower."""
-    top: dict[tuple[str, str], tuple[float, float]] = {}
-    for row in read_table():
-        key = str(row["data"]), str(row["algorithm"])
-        top[key] = max(top.get(key, (-1.0, 0.0)), (float(row["P@1"]), -float(row["lr"])))
-    return {key: -negative for key, (_, negative) in top.items()}
+    rows = sorted(read_csv(TABLE), key=lambda row: (row["P@1"], -row["lr"]))
+    return {(row["data"], row["algorithm"]): row["lr"] for row in rows}  # the last one counts
 
 
 def chosen_lr(data: str, algorithm: str) -> float:

@@ -1,30 +1,29 @@
 """Unequal workers in real time, beside what the simulator predicts for them.
 
-    python benchmarks/papers/real_clock.py [--seeds 0 1 2]
+    python benchmarks/papers/real_clock.py [--workers 2] [--seeds 10]
 
-Two worker processes of one thread train with real arithmetic, in batches that take an idle core 50
-ms. The second is stopped and continued (SIGSTOP, SIGCONT) every 40 ms so that it has half the first
-one's speed. All algorithms train as many rows in turns, seed by seed; rows a second are those of
-whole mega-batches, merge included, without the first two. Predicted are those on virtual clocks, at
-50 ms a batch, without jitter and costs of messages. What is compared are ratios to Elastic SGD,
-which the load of the machine changes least. Rows of other seeds in the result file are kept.
+Two or four worker processes of one thread train with real arithmetic, in batches that take an idle
+core 50 ms. Those with a speed below 1 are stopped and continued (SIGSTOP, SIGCONT) every 40 ms; two
+cores are enough for the sum of the speeds. All algorithms train as many rows in turns, seed by
+seed; rows a second are those of whole mega-batches, merge included, without the first two.
+Predicted are those on virtual clocks, at 50 ms a batch, without jitter and costs of messages. What
+is compared are ratios to Elastic SGD, which the load of the machine changes least.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from distributed import Client, LocalCluster
+from distributed import Client
 
 import daskxml
 from daskxml.data.synthetic import SyntheticSpec, write_xml
@@ -33,14 +32,15 @@ from drawing import interval
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from machine import RESULTS, write_result
+from machine import write_result
 
-SPEED, PERIOD_S = 0.5, 0.04
+SPEEDS = {2: (1.0, 0.5), 4: (0.5, 0.4, 0.3, 0.2)}  # by the number of workers
+PERIOD_S = 0.04
 ROWS = SyntheticSpec(rows=8192, features=2000, labels=20_000, labels_per_row=3.0, seed=1)
 SMALL = SyntheticSpec(rows=8192, features=50, labels=10, seed=1)
 COMMON = {
-    "strategy.batch_max": 256, "strategy.megabatch_batches": 12, "training.megabatches": 8,
-    "evaluation.every": 1000, "cluster.threads": 1, "data.residency": "replicate",
+    "strategy.batch_max": 256, "training.megabatches": 8, "evaluation.every": 1000,
+    "cluster.threads": 1, "data.residency": "replicate",
 }  # fmt: skip
 ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
     "Elastic": ("elastic", {"combine.quorum": 1.0}),
@@ -52,23 +52,25 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @contextmanager
-def slowed(pid: int) -> Iterator[None]:
-    """Give a process a share of the time, until the block ends."""
+def slowed(speeds: Mapping[int, float]) -> Iterator[None]:
+    """Give processes their shares of the time, until the block ends."""
     over = threading.Event()
 
-    def alternate() -> None:
-        while not over.wait(SPEED * PERIOD_S):
+    def alternate(pid: int, speed: float) -> None:
+        while not over.wait(speed * PERIOD_S):
             os.kill(pid, signal.SIGSTOP)
-            over.wait((1.0 - SPEED) * PERIOD_S)
+            over.wait((1.0 - speed) * PERIOD_S)
             os.kill(pid, signal.SIGCONT)
 
-    thread = threading.Thread(target=alternate)
-    thread.start()
+    threads = [threading.Thread(target=alternate, args=s) for s in speeds.items() if s[1] < 1.0]
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
         over.set()
-        thread.join()
+        for thread in threads:
+            thread.join()
 
 
 def rows_per_s(history: Sequence[dict[str, Any]]) -> float:
@@ -77,62 +79,59 @@ def rows_per_s(history: Sequence[dict[str, Any]]) -> float:
     return float((history[-1]["rows"] - history[1]["rows"]) / seconds)
 
 
-def measure(seed: int, folder: Path) -> list[dict[str, Any]]:
-    """Return a row for each algorithm."""
+def measure(seed: int, speeds: Sequence[float], folder: Path) -> list[dict[str, Any]]:
+    """Return a row for each algorithm: rows a second, and their ratios to Elastic SGD's."""
     train, small = (write_xml(folder / f"{s.labels}.txt", s, "train") for s in (ROWS, SMALL))
     rows: list[dict[str, Any]] = []
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
-        slow = sorted(client.run(os.getpid, nanny=False).items())[1][1]
+    with Client(n_workers=len(speeds), threads_per_worker=1, dashboard_address=None) as client:
+        pids = [pid for _, pid in sorted(client.run(os.getpid, nanny=False).items())]
         for name, (run_file, own) in ALGORITHMS.items():
-            given = {**COMMON, **own, "run.seed": seed}
-            with slowed(slow):
+            given = COMMON | own | {"run.seed": seed, "strategy.megabatch_batches": 6 * len(speeds)}
+            with slowed(dict(zip(pids, speeds, strict=True))):
                 history = daskxml.train(
                     run_file, client=client, train=train, overrides=given
                 ).history
             simulated = daskxml.simulate(
-                run_file, [1.0, SPEED], train=small, overrides=given,
+                run_file, speeds, train=small, overrides=given,
                 cost=CostModel(per_row_s=0.05 / 256, jitter=0.0), network=Network(message_s=0.0),
             )  # fmt: skip
             rows.append({
-                "seed": seed, "algorithm": name, "rows a second": round(rows_per_s(history), 1),
+                "seed": seed, "algorithm": name,
+                "measured": round(rows_per_s(history), 1),
                 "predicted": round(rows_per_s(simulated.history), 1),
             })  # fmt: skip
-    return rows
+    return [
+        row | {"ratios": [row[key] / rows[0][key] for key in ("measured", "predicted")]}
+        for row in rows
+    ]
 
 
 def ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return, for each algorithm, its speed over Elastic SGD's of the same seed."""
+    """Return, for each algorithm, its speed over Elastic SGD's."""
     table = []
     for name in ALGORITHMS:
-        found: dict[str, list[float]] = {"rows a second": [], "predicted": []}
-        for row in rows:
-            (base,) = (r for r in rows if (r["seed"], r["algorithm"]) == (row["seed"], "Elastic"))
-            for key, values in found.items() if row["algorithm"] == name else ():
-                values.append(row[key] / base[key])
-        measured, predicted = (interval(values) for values in found.values())
+        found = [row["ratios"] for row in rows if row["algorithm"] == name]
+        measured, predicted = map(interval, zip(*found, strict=True))
         table.append({
-            "algorithm": name, "seeds": len(found["predicted"]),
-            "times Elastic": round(measured[0], 3), "+-": round(measured[1], 3),
-            "predicted": round(predicted[0], 3), "error": round(predicted[0] / measured[0] - 1, 3),
+            "algorithm": name, "seeds": len(found), "times Elastic": round(measured[0], 3),
+            "+-": round(measured[1], 3), "predicted": round(predicted[0], 3),
+            "error": round(predicted[0] / measured[0] - 1, 3),
         })  # fmt: skip
     return table
 
 
 def main() -> None:
-    """Measure the seeds that are asked for, and write all."""
+    """Measure seed by seed, and write what is known after each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
+    parser.add_argument("--workers", type=int, default=2, choices=SPEEDS)
+    parser.add_argument("--seeds", type=int, default=10)
     options = parser.parse_args()
-    path = RESULTS / "real_clock.json"
-    rows = json.loads(path.read_text())["runs"] if path.exists() else []
-    for seed in options.seeds:
+    rows: list[dict[str, Any]] = []
+    for seed in range(options.seeds):
         with tempfile.TemporaryDirectory() as folder:
-            found = measure(seed, Path(folder))
-        rows = [row for row in rows if row["seed"] != seed] + found
-        write_result("real_clock", ratios(rows), speeds=[1.0, SPEED], runs=rows)
+            rows += measure(seed, SPEEDS[options.workers], Path(folder))
+        name = f"real_clock_{options.workers}"
+        write_result(name, ratios(rows), speeds=SPEEDS[options.workers], runs=rows)
 
 
 if __name__ == "__main__":

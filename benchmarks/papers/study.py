@@ -248,8 +248,22 @@ class Job:
 @functools.cache
 def slide_speed(data: str) -> float:
     """Return the speed of SLIDE's CPU on a set, as it was measured."""
-    with SLIDE_SPEEDS.open(newline="", encoding="utf-8") as file:
-        return {row["data"]: float(row["speed"]) for row in csv.DictReader(file)}[data]
+    return {row["data"]: row["speed"] for row in read_csv(SLIDE_SPEEDS)}[data]
+
+
+def read_csv(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a CSV file, its numbers as numbers; none if it is not there."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return [{key: _value(text) for key, text in row.items()} for row in csv.DictReader(file)]
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def resolve(job: Job, folder: Path) -> RunConfig:

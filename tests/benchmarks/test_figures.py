@@ -167,7 +167,9 @@ class TestLearningRates:
         )
         adaptive.learning_rates(figure)
         assert {name: adaptive.chosen_lr("bibtex", name) for name in peak} == peak
-        tried = [row["lr"] for row in adaptive.read_table() if row["algorithm"] == "static"]
+        tried = [
+            row["lr"] for row in study.read_csv(adaptive.TABLE) if row["algorithm"] == "static"
+        ]
         assert tried == [1.0, 3.0, 10.0, 30.0, 100.0]
         assert adaptive.chosen_lr("stackex4-2k", "elastic") == 3.0  # as it was
 
@@ -301,6 +303,26 @@ class TestFactorial:
             "+1.00 +- 0.00", "+2.00 +- 0.00", "-3.00 +- 0.00",
         )  # fmt: skip
         assert (row["growth"], row["grown"]) == ("1.0200", "2.0000 +- 0.0000")
+
+    @pytest.mark.parametrize(("gain", "simulated"), [(0.0, [1]), (1e-5, [1, 40])])
+    def test_a_seed_of_the_file_counts_where_one_of_its_runs_is_the_same_today(
+        self, tmp_path, monkeypatch, gain, simulated
+    ):
+        counts = []
+
+        def rows_of(jobs, folder):
+            counts.append(len(jobs))
+            return [{"cell": str(cell), "P@1": 0.5 + gain} for cell in jobs]
+
+        monkeypatch.setattr(factorial, "chosen_lr", lambda data, algorithm: 1.0)
+        monkeypatch.setattr(factorial, "simulated", rows_of)
+        cells = factorial.jobs_of(["bibtex"], seed=3)
+        path = tmp_path / "factorial.csv"
+        drawing.write_csv(path, [{"cell": str(cell), "P@1": 0.5} for cell in cells])
+        found = factorial.seed_rows("bibtex", 3, study.read_csv(path), tmp_path)
+        assert counts == simulated
+        assert {row["P@1"] for row in found} == {0.5 + gain}
+        assert len(found) == 40
 
 
 class TestExactHessian:
