@@ -304,24 +304,28 @@ class TestFactorial:
         )  # fmt: skip
         assert (row["growth"], row["grown"]) == ("1.0200", "2.0000 +- 0.0000")
 
-    @pytest.mark.parametrize(("gain", "simulated"), [(0.0, [1]), (1e-5, [1, 40])])
+    @pytest.mark.parametrize(
+        ("norm", "simulated"), [(44.796424, [1]), (44.796424 + 1e-9, [1]), (44.797, [1, 40])]
+    )
     def test_a_seed_of_the_file_counts_where_one_of_its_runs_is_the_same_today(
-        self, tmp_path, monkeypatch, gain, simulated
+        self, tmp_path, monkeypatch, norm, simulated
     ):
         counts = []
 
         def rows_of(jobs, folder):
             counts.append(len(jobs))
-            return [{"cell": str(cell), "P@1": 0.5 + gain} for cell in jobs]
+            last = {"last norm": norm**2, "P@1": norm / 100}
+            return [{"cell": str(cell), "S": 1.01, "first norm": norm, **last} for cell in jobs]
 
         monkeypatch.setattr(factorial, "chosen_lr", lambda data, algorithm: 1.0)
         monkeypatch.setattr(factorial, "simulated", rows_of)
         cells = factorial.jobs_of(["bibtex"], seed=3)
         path = tmp_path / "factorial.csv"
-        drawing.write_csv(path, [{"cell": str(cell), "P@1": 0.5} for cell in cells])
+        known = {"S": 1.01, "first norm": 44.796424, "last norm": 60.0, "P@1": 0.5}
+        drawing.write_csv(path, [{"cell": str(cell), **known} for cell in cells])
         found = factorial.seed_rows("bibtex", 3, study.read_csv(path), tmp_path)
         assert counts == simulated
-        assert {row["P@1"] for row in found} == {0.5 + gain}
+        assert {row["P@1"] for row in found} == {0.5 if simulated == [1] else norm / 100}
         assert len(found) == 40
 
 
