@@ -23,13 +23,7 @@ from daskxml.cluster import worker_tasks as tasks
 from daskxml.cluster.data_loading import RowHolders, ScatteredKeys, load
 from daskxml.cluster.detached import HistoryWriter, ModelKeepers
 from daskxml.cluster.event_log import EventLog, explained
-from daskxml.cluster.executor import (
-    CandidateReady,
-    Event,
-    Executor,
-    HandleLost,
-    RunFailed,
-)
+from daskxml.cluster.executor import CandidateReady, Event, Executor, HandleLost, RunFailed
 from daskxml.cluster.membership import Admission, Membership, wait_for_worker
 from daskxml.cluster.worker_group import (
     LostBeforeAnswer,
@@ -44,13 +38,7 @@ from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, DaskxmlError
 from daskxml.kernels.registry import TEXT
 from daskxml.models.store import ModelHeader
-from daskxml.session.commands import (
-    Command,
-    EndRun,
-    RunWork,
-    StopRequest,
-    WorkResult,
-)
+from daskxml.session.commands import Command, EndRun, RunWork, StopRequest, WorkResult
 from daskxml.session.fit_run import FitRun
 from daskxml.session.run_loop import RESTART, RunLoop
 from daskxml.session.session import Session

@@ -11,13 +11,7 @@ from typing import Any
 from distributed import get_worker, secede
 
 from daskxml.cluster.worker_group import Created
-from daskxml.cluster.worker_plugin import (
-    TOPIC,
-    LeaseQueue,
-    queue_of,
-    run_worker,
-    worker_plugin,
-)
+from daskxml.cluster.worker_plugin import TOPIC, LeaseQueue, queue_of, run_worker, worker_plugin
 from daskxml.core.arrays import Array, Partition
 from daskxml.core.errors import ClusterError
 from daskxml.core.work_stats import WorkStats, sum_stats
@@ -25,11 +19,7 @@ from daskxml.data.rows import take_rows
 from daskxml.models.store import ModelHeader, write_model
 from daskxml.models.trained import WholeModel, calibrated
 from daskxml.records import checkpoint
-from daskxml.session.commands import (
-    Evaluate,
-    EvaluationResult,
-    RunWork,
-)
+from daskxml.session.commands import Evaluate, EvaluationResult, RunWork
 from daskxml.transport.channels.shm_arrays import shared_zeros
 from daskxml.transport.communicator import ProcessGroup, Timeouts
 from daskxml.worker.batch_runner import warm_up

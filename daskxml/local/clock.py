@@ -33,12 +33,7 @@ from daskxml.collectives.messages import (
 )
 from daskxml.core.arrays import Array
 from daskxml.local.cost import Network, whole_ticks
-from daskxml.transport.channels.protocol import (
-    Payload,
-    copy_payload,
-    payload_of,
-    write_payload,
-)
+from daskxml.transport.channels.protocol import Payload, copy_payload, payload_of, write_payload
 
 WorkTime = Callable[[int, Worked], float]  # seconds that an endpoint's batch takes
 

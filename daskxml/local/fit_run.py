@@ -177,10 +177,7 @@ class LocalFitRun(LocalRun):
         # If it is written somewhere, or in virtual time, it ends with a member at the first Ctrl-C.
         is_soft = self._is_virtual or path is not None
         asks = first_signal_asks() if is_soft else contextlib.nullcontext(Request())
-        with (
-            ThreadPoolExecutor(fitter.slot.threads, "daskxml-fit") as executor,
-            asks as request,
-        ):
+        with ThreadPoolExecutor(fitter.slot.threads, "daskxml-fit") as executor, asks as request:
             if self._is_virtual:
                 given = self._held, self._speeds, self._devices, self._changes
                 pool: Threads | Clocks = Clocks(fitter, *given)

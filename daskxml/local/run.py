@@ -34,13 +34,7 @@ from daskxml.session.commands import STOP, Stop
 from daskxml.session.row_loading import Rows
 from daskxml.session.run_loop import RESTART
 from daskxml.session.session import Session
-from daskxml.session.setup import (
-    NO_NAMES,
-    ColumnNames,
-    describe_run,
-    make_session,
-    model_header,
-)
+from daskxml.session.setup import NO_NAMES, ColumnNames, describe_run, make_session, model_header
 
 Stored = tuple[dict[str, Any], Path]  # a session, and the checkpoint that holds it
 OnEvent = Callable[[Mapping[str, Any]], Any]

@@ -14,13 +14,7 @@ from typing import Any
 
 from daskxml.config.sections import EvaluationSection
 from daskxml.metrics import LossSum, MetricSums
-from daskxml.session.commands import (
-    Evaluate,
-    EvaluationResult,
-    Piece,
-    RunWork,
-    WorkResult,
-)
+from daskxml.session.commands import Evaluate, EvaluationResult, Piece, RunWork, WorkResult
 from daskxml.session.ledger import Ledger, Span, cut_batches
 from daskxml.session.placement import Placement, split_pieces
 from daskxml.strategies import protocol

@@ -57,9 +57,7 @@ def has_texts(config: RunConfig, given: Collection[str]) -> bool:
     return False
 
 
-def vectorize_files(
-    config: RunConfig,
-) -> tuple[list[Partition], list[Partition], ColumnNames]:
+def vectorize_files(config: RunConfig) -> tuple[list[Partition], list[Partition], ColumnNames]:
     """Return the rows of a run file's documents, training and test, and what their columns are.
 
     Raises

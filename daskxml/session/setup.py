@@ -229,10 +229,7 @@ def _check_state(config: RunConfig, stored: dict[str, Any]) -> None:
 
 
 def describe_run(
-    config: RunConfig,
-    spec: Spec,
-    placement: Placement,
-    devices: Mapping[str, WorkerDevice],
+    config: RunConfig, spec: Spec, placement: Placement, devices: Mapping[str, WorkerDevice]
 ) -> dict[str, Any]:
     """Return the values of a run's event ``started`` with such workers."""
     return {
