@@ -183,10 +183,13 @@ def history_event(row: Row, event: Event) -> str:
     >>> history_event({"megabatch": 3}, {"kind": "lost", "worker": "1", "after_s": 2.5,
     ...                                  "rows_returned": 640})
     'mega-batch 3, after 2.5 s: worker 1 lost, 640 rows given to others'
+    >>> history_event({"megabatch": 3}, {"kind": "late", "worker": "1", "after_s": -2.5})
+    'mega-batch 3, 2.5 s before it: worker 1 late'
     """
     when = f"{'tree' if 'pieces' in row else 'mega-batch'} {row['megabatch']}"
-    if "after_s" in event:
-        when += f", after {rounded(event['after_s'])} s"
+    if after_s := event.get("after_s", 0.0):
+        seconds = f"{rounded(abs(after_s))} s"
+        when += f", after {seconds}" if after_s > 0.0 else f", {seconds} before it"
     text = f"worker {event.get('worker', '?')} {event.get('kind', '')}"
     if event.get("rows_returned"):
         text += f", {event['rows_returned']:,} rows given to others"

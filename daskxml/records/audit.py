@@ -16,6 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from daskxml.records.disagreements import Findings, differences
@@ -35,7 +36,6 @@ from daskxml.strategies.protocol import (
     WorkRolledBack,
 )
 
-_KINDS = {WorkerJoined: "joined", WorkerLost: "lost", BatchLimited: "memory"}
 _OF_ROWS = ("perturbed", "regularized", "momentum", "late", "given_up")
 _OF_WORKERS = (
     "updates", "rows", "batch_rows", "lr", "weight", "pool_threads", "busy_s", "batch_size",
@@ -99,7 +99,6 @@ class Audit:
         self._make_strategy, self._strategy, self._state = make_strategy, make_strategy({}), None
         self._coverage = Coverage(self.findings, ())
         self._log, self._closed = MegabatchLog(0, 0.0), None
-        self._late: list[Mapping[str, Any]] = []  # events of the row before that no trace has yet
         self._bounded: set[str] = set()  # workers whose memory cuts batches into parts
         self._rows = 0
         self._left = 0  # rows of lost workers that no later lease has taken, at most
@@ -122,21 +121,16 @@ class Audit:
     # ------------------------------------------------------------------ a trace
 
     def _take_trace(self, row: HistoryRow) -> None:
-        """Follow a row's trace, and compare the row's events with those in it."""
-        happened, resumed = list[tuple[Any, int]](), 0
+        """Follow a row's trace."""
         for number, entry in enumerate(row.trace, 1):
             if isinstance(entry.event, Setup):
-                resumed = len(happened) if entry.event.state is not None else resumed
                 self._set_up(entry.event)
                 continue
             self.events += 1
-            rows = self._rows_returned(entry.event)
-            if isinstance(entry.event, tuple(_KINDS)):
-                happened.append((entry.event, rows))
+            self._left += self._rows_returned(entry.event)
             if self._state is not None:
                 with self._finding(f"event {number}", entry.event):
                     self._step(number, entry)
-        self._check_events(row, happened, resumed)
 
     def _set_up(self, setup: Setup) -> None:
         self.setups.append(setup)
@@ -160,9 +154,7 @@ class Audit:
         if not (is_back_without or isinstance(event, WorkerLost | WorkRolledBack)):
             return 0
         name = "" if isinstance(event, WorkRolledBack) else event.worker
-        rows = self._log.rows_lost(name, self._strategy)
-        self._left += rows
-        return rows
+        return self._log.rows_lost(name, self._strategy)
 
     @contextmanager
     def _finding(self, what: str, written: Any) -> Iterator[None]:
@@ -231,36 +223,6 @@ class Audit:
 
     # ------------------------------------------------------------------ a row
 
-    def _check_events(
-        self, row: HistoryRow, happened: Sequence[tuple[Any, int]], resumed: int
-    ) -> None:
-        """Compare a row's events with those of its trace, and the rows that losses returned.
-
-        A worker that is lost or joins after the merge is an event of the row that is closed then,
-        and in the trace of the next one; in none, if the run ends or goes back to a checkpoint
-        before that. Events of a mega-batch in which nothing was done, before a run was
-        ``resumed``, are in no row.
-        """
-        late, own = self._late, [e for e in row.values["events"] if e["kind"] in _KINDS.values()]
-        for number, (event, rows) in enumerate(happened):
-            # The same worker may join again after a run was resumed.
-            lists = (late,) if number < resumed else (own,) if resumed else (late, own)
-            written = _take_out(lists, _KINDS[type(event)], event.worker)
-            if written is None:
-                if number >= resumed:
-                    what = f"the event {_KINDS[type(event)]!r}"
-                    self.findings.add(event.worker, what, "absent", "present")
-            elif isinstance(event, BatchLimited):
-                what, found = "batch_rows of the event", written.get("batch_rows")
-                self.findings.compare(event.worker, what, found, event.rows)
-            else:
-                found = written.get("rows_returned")
-                self.findings.compare(event.worker, "rows_returned", found, rows)
-        for event in () if resumed else late:
-            worker = event.get("worker", "")
-            self.findings.add(worker, f"the event {event['kind']!r}", "present", "absent")
-        self._late = own
-
     def _check_spans(self, row: HistoryRow) -> None:
         """Check the row's numbers against its spans, which need no strategy."""
         values, compare = row.values, self.findings.compare
@@ -299,6 +261,10 @@ class Audit:
                 compare(name, "rows of its leases", _leased_rows(row.workers[name]), given)
             for key in _OF_ROWS:
                 compare("", key, row.values.get(key, "absent"), expected.get(key, "absent"))
+            found = [{k: v for k, v in e.items() if k != "after_s"} for e in row.values["events"]]
+            pairs = zip_longest(found, (event for _, event in log.events), fillvalue="absent")
+            for number, pair in enumerate(pairs, 1):
+                compare("", f"event {number}", *pair)
 
     # ------------------------------------------------------------------ the run
 
@@ -312,18 +278,6 @@ class Audit:
         places = [f"{start} to {stop} of epoch {e}, stream {s}" for e, s, start, stop in gaps[:4]]
         written = f"{missing} ({', '.join(places)}{', ...' * (len(gaps) > 4)})"
         self.findings.add("", "rows up to here in no mega-batch", written, left)
-
-
-def _take_out(
-    lists: Sequence[list[Mapping[str, Any]]], kind: str, worker: str
-) -> Mapping[str, Any] | None:
-    """Remove the first event of a kind and a worker from the lists, and return it."""
-    for events in lists:
-        for event in events:
-            if (event["kind"], event.get("worker")) == (kind, worker):
-                events.remove(event)
-                return event
-    return None
 
 
 def _leased_rows(worker: Mapping[str, Any]) -> list[int]:

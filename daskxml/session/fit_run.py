@@ -31,7 +31,6 @@ from daskxml.models.fitting import (
     stored_row,
 )
 from daskxml.session.commands import STOP
-from daskxml.session.history import worker_event
 from daskxml.session.setup import check_untested
 from daskxml.session.stopping import StoppingRules, spent_s
 from daskxml.session.task_pool import HERE, PIECE, Task, TaskPool
@@ -174,7 +173,8 @@ class FitRun:
         if self._open:
             begun_s = min(self._open[0].begun_s, now_s)
         self._publish("worker", event=kind, worker=worker)
-        self._events.append(worker_event(kind, worker, now_s - begun_s))
+        event = {"kind": kind, "worker": worker, "rows_returned": 0}
+        self._events.append(event | {"after_s": now_s - begun_s})
 
     def _time_left_s(self, member: _Member) -> float:
         """Return how long the run may still fit; infinite where nothing limits it."""

@@ -29,7 +29,8 @@ key                                 meaning
 ``events``                          ``joined`` (a late worker is back, too), ``late``, ``given up``,
                                     ``lost`` (these with the rows returned to the ledger),
                                     ``memory`` (the device's memory holds batches of so many rows
-                                    only)
+                                    only); between two mega-batches they are of the second, with
+                                    ``after_s`` below 0
 ``trace``                           every event that the strategy received since the last row, and
                                     what it decided: see `daskxml.session.trace`
 ==================================  ================================================================
@@ -53,6 +54,7 @@ from daskxml.session.commands import MergeResult
 from daskxml.session.ledger import Span
 from daskxml.strategies.megabatch import Strategy
 from daskxml.strategies.protocol import (
+    BatchLimited,
     Command,
     Event,
     GiveUp,
@@ -91,6 +93,8 @@ class MegabatchLog:
         Lost workers whose work stays in a shared model.
     late
         The workers that the merge began without.
+    events
+        When something happened to a worker, and what.
     trace
         The strategy's events and decisions, up to the merge.
     """
@@ -107,12 +111,12 @@ class MegabatchLog:
         self.weights: Mapping[str, float] = {}
         self.decided = Merge({}, 0.0, perturbed=False)
         self.squared_norms: Mapping[str, float] = {}
-        self.events: list[dict[str, Any]] = []
+        self.events: list[tuple[float, dict[str, Any]]] = []
         self.means: Means = {}
         self.moved_bytes = self.merged_bytes = 0
         self.merge_s = 0.0
         self.trace: list[Any] = []
-        self._is_trained = False
+        self._is_trained, self._known_late = False, set[str]()
 
     @property
     def rows(self) -> int:
@@ -131,6 +135,7 @@ class MegabatchLog:
         log.work = {name: work for name, work in self.work.items() if name in self.late}
         log.open = {name: parts for name, parts in self.open.items() if name in self.late}
         log.done = {name: parts for name, parts in self.done.items() if name in self.late}
+        log._known_late = {*self.late}
         return log
 
     # ------------------------------------------------------------- from the trace
@@ -138,6 +143,7 @@ class MegabatchLog:
     def take(
         self, strategy: Strategy, states: tuple[Any, Any], event: Event,
         commands: Sequence[Command], work: Mapping[str, WorkStats] | None = None,
+        now_s: float = 0.0,
     ) -> None:  # fmt: skip
         """Count an event and what the strategy decided on it, from its state before and after.
 
@@ -150,10 +156,18 @@ class MegabatchLog:
                 self._finish(rows)
             case Measured(norms):
                 self.squared_norms = norms
+            case BatchLimited(worker, limit):
+                self._happened(now_s, "memory", worker, batch_rows=limit)
             case WorkerLost(worker):
+                lost = self.rows_lost(worker, strategy)
+                self._happened(now_s, "lost", worker, rows_returned=lost)
                 self._lose(worker, strategy, states[0])
-            case WorkerJoined(worker, keeps_change=False):
-                self._drop(worker)
+            case WorkerJoined(worker, keeps_change=keeps_change):
+                lost = 0 if keeps_change else self.rows_lost(worker, strategy)
+                self._happened(now_s, "joined", worker, rows_returned=lost)
+                self._known_late.discard(worker)
+                if not keeps_change:
+                    self._drop(worker)
             case WorkerSilent():
                 self._is_trained, self.late = False, []
             case WorkRolledBack():
@@ -166,14 +180,21 @@ class MegabatchLog:
             if isinstance(command, GiveUp):
                 lost = self.rows_lost(command.worker, strategy)
                 self.given_up[command.worker] = self.given_up.get(command.worker, 0) + lost
+                self._happened(now_s, "given up", command.worker, rows_returned=lost)
                 self._drop(command.worker)
             if isinstance(command, Measure | Merge) and not self._is_trained:
                 self.views, self._is_trained = strategy.view(states[1]), True
             if isinstance(command, Merge):
                 self.decided = command
                 self.late = [n for n in strategy.view(states[1]) if n not in command.weights]
+                for name in [name for name in self.late if name not in self._known_late]:
+                    self._known_late.add(name)
+                    self._happened(now_s, "late", name, rows_returned=0)
                 shares = strategy.shares_model
                 self.weights = self._update_shares() if shares else command.weights
+
+    def _happened(self, now_s: float, kind: str, worker: str, **values: int) -> None:
+        self.events.append((now_s, {"kind": kind, "worker": worker, **values}))
 
     def _count(self, work: Mapping[str, WorkStats]) -> None:
         for worker, done in work.items():
@@ -281,7 +302,7 @@ class MegabatchLog:
             "merged_bytes": self.merged_bytes,
             "moved_bytes": self.moved_bytes,
             "notes": {name: total / count for name, (total, count) in self.means.items() if count},
-            "events": list(self.events),
+            "events": [each | {"after_s": at_s - self.begun_s} for at_s, each in self.events],
             "trace": self.trace,
         }
 
@@ -297,13 +318,3 @@ class MegabatchLog:
 def _root(squared: float) -> float:
     """Return a norm by its square; nan for what is the square of none, as in a damaged record."""
     return math.sqrt(squared) if squared >= 0.0 else math.nan
-
-
-def worker_event(kind: str, worker: str, after_s: float, rows: int = 0) -> dict[str, Any]:
-    """Return the event of a worker that joined or was lost; ``rows`` are leased again."""
-    return {"kind": kind, "worker": worker, "after_s": after_s, "rows_returned": rows}
-
-
-def memory_event(worker: str, after_s: float, batch_rows: int) -> dict[str, Any]:
-    """Return the event of a worker whose memory did not hold its batch; the largest it takes."""
-    return {"kind": "memory", "worker": worker, "after_s": after_s, "batch_rows": batch_rows}

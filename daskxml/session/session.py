@@ -47,7 +47,7 @@ from daskxml.session.commands import (
     WorkResult,
     WriteCheckpoint,
 )
-from daskxml.session.history import MegabatchLog, memory_event, worker_event
+from daskxml.session.history import MegabatchLog
 from daskxml.session.ledger import Ledger
 from daskxml.session.placement import Placement
 from daskxml.session.stopping import StoppingRules, spent_s
@@ -204,7 +204,7 @@ class Session:
     ) -> list[Command]:
         """Begin, or continue, with these workers; their replicas equal the global model."""
         self.workers, self._started_s = dict.fromkeys(workers), now_s
-        self.inform(protocol.Started(tuple(workers), devices or {}))
+        self.inform(protocol.Started(tuple(workers), devices or {}), now_s)
         self.stop_reason = self.rules.reached(self.history, self._spent_s)
         if self.stop_reason:
             return self._end_run()
@@ -277,13 +277,13 @@ class Session:
         return max(0 if held else 1, limit - self.rows_merged - held)
 
     def inform(
-        self, event: protocol.Event, work: Mapping[str, WorkStats] | None = None
+        self, event: protocol.Event, now_s: float, work: Mapping[str, WorkStats] | None = None
     ) -> tuple[protocol.Command, ...]:
         """Pass an event, and the work of each worker that it reports, on; return the decisions."""
         before = self.state
         self.state, decisions = self.strategy.step(before, event)
         self._trace.append(plain_entry(event, decisions))
-        self.log.take(self.strategy, (before, self.state), event, decisions, work)
+        self.log.take(self.strategy, (before, self.state), event, decisions, work, now_s)
         return decisions
 
     def _decide(
@@ -291,7 +291,7 @@ class Session:
         work: Mapping[str, WorkStats] | None = None,
     ) -> list[Command]:  # fmt: skip
         """Return the commands for the strategy's decisions on an event, if there is one."""
-        return [] if event is None else self.execute(self.inform(event, work), now_s)
+        return [] if event is None else self.execute(self.inform(event, now_s, work), now_s)
 
     def execute(self, decisions: Sequence[protocol.Command], now_s: float) -> list[Command]:
         """Turn decisions into commands; a mega-batch without any work is not merged."""
@@ -307,7 +307,6 @@ class Session:
         return any(self.log.work[name].rows for name in names)
 
     def _command(self, decision: protocol.Command, now_s: float) -> Command | None:
-        after_s = now_s - self.log.begun_s
         match decision:
             case protocol.Work():
                 return self._allocator.allocate(
@@ -320,19 +319,16 @@ class Session:
                 return MeasureNorms(workers)
             case protocol.Merge(weights, momentum):
                 self._end_training(now_s)
-                known = self.history[-1].get("late", ()) if self.history else ()
-                for name in (name for name in self.log.late if name not in known):
-                    self.log.events.append(worker_event("late", name, after_s))
                 return MergeReplicas(self.generation + 1, dict(weights), momentum)
             case protocol.Wait(waits_for):
                 self._waits_since_s = now_s if waits_for == "others" else math.inf
                 # A mega-batch that is cut short has leases under way, as none has at its end.
                 waited_s = () if self.stop_reason else self._waited_s
+                after_s = now_s - self.log.begun_s
                 grace = grace_s(after_s, self._grace_s, waits_for, waited_s)
                 self._grace_until_s = now_s + grace
             case protocol.GiveUp(worker):
-                rows = self._allocator.give_up(worker)
-                self._add_event(worker_event("given up", worker, after_s, rows))
+                self._allocator.give_up(worker)
             case protocol.Rebase():
                 return decision
         return None
@@ -340,8 +336,6 @@ class Session:
     def _work_finished(self, result: WorkResult, now_s: float) -> list[Command]:
         commands: list[Command] = []
         for limited in self._allocator.bounds(result):
-            after_s = now_s - self.log.begun_s
-            self.log.events.append(memory_event(limited.worker, after_s, limited.rows))
             commands += self._decide(limited, now_s)
         done = self._allocator.done(result, now_s)
         for name in done.rows if done is not None else ():
@@ -373,7 +367,7 @@ class Session:
 
     def _merged(self, now_s: float) -> MegabatchLog:
         """Tell the strategy of a merge; return the log of its mega-batch."""
-        self.inform(protocol.Merged(now_s - self.log.begun_s))
+        self.inform(protocol.Merged(now_s - self.log.begun_s), now_s)
         log, self.log = self.log, self.log.following()
         return log
 
@@ -445,13 +439,12 @@ class Session:
     # ----------------------------------------------------------------- workers
 
     def _worker_joined(self, event: WorkerJoined, now_s: float) -> list[Command]:
-        is_new, rows = event.worker not in self.workers, 0
+        is_new = event.worker not in self.workers
         if event.keeps_change and event.worker in self._allocator.given_up:
             return []  # it is rebased once more
         self.workers[event.worker] = None
         if not event.keeps_change:
-            rows = self._allocator.rejoined(event.worker)
-        self._add_event(worker_event("joined", event.worker, now_s - self.log.begun_s, rows))
+            self._allocator.rejoined(event.worker)
         commands = self._decide(event, now_s)
         return self._rebalance() + commands if is_new else commands
 
@@ -459,12 +452,11 @@ class Session:
         del self.workers[worker]
         if not self.present():
             return self._restart()
-        rows = self._allocator.lose(worker, self.strategy)
-        self._add_event(worker_event("lost", worker, now_s - self.log.begun_s, rows))
+        self._allocator.lose(worker, self.strategy)
         if worker in self.strategy.merging(self.state):
             self.stage = "train"
             if self.stop_reason:  # the run ends without the returned rows
-                self.inform(protocol.Drain())
+                self.inform(protocol.Drain(), now_s)
         commands = self._decide(WorkerLost(worker), now_s)
         return self._rebalance() + commands + self._reassign(worker)
 
@@ -479,12 +471,6 @@ class Session:
         if worker in self.strategy.merging(self.state):
             self.stage = "train"
         return self._decide(protocol.WorkerSilent(worker), now_s) + self._reassign(worker)
-
-    def _add_event(self, event: dict[str, Any]) -> None:
-        """Add an event to the row of the mega-batch that is under way, or is being closed."""
-        is_closing = self.stage not in ("train", "merge") and self.closed_rows < len(self.history)
-        events = self.history[-1]["events"] if is_closing else self.log.events
-        events.append(event)
 
     def _rebalance(self) -> list[Command]:
         if self.placement.is_replicated:

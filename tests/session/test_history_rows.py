@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from daskxml.core.work_stats import WorkStats
 from daskxml.session.commands import MergeResult
-from daskxml.session.history import MegabatchLog, worker_event
+from daskxml.session.history import MegabatchLog
 from daskxml.session.ledger import Span
 from daskxml.strategies.protocol import (
     Begin,
@@ -158,10 +158,11 @@ def test_after_a_loss_the_training_goes_on_and_ends_again():
 
 
 def test_later_events_do_not_change_a_row():
-    log = MegabatchLog(1, 0.0)
-    log.events.append(worker_event("lost", "a", 1.0, 64))
+    log, told = MegabatchLog(1, 0.5), Told({})
+    log.take(told, (None, None), Begin(), [Work.alone("a", 64, 32, 0.1)])
+    log.take(told, (None, None), WorkerLost("a"), [], now_s=1.5)
     row = log.row(0, 0.0, {})
-    log.events.append(worker_event("joined", "a", 2.0))
+    log.take(told, (None, None), WorkerJoined("a"), [], now_s=2.5)
     assert row["events"] == [{"kind": "lost", "worker": "a", "after_s": 1.0, "rows_returned": 64}]
 
 

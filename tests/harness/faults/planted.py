@@ -151,7 +151,7 @@ PLANTS = (
     Plant("nobody writes the checkpoint of a lost worker", "session.session:Session._reassign",
           "self._checkpoint() if lost == self._writer else []", "[]"),
     Plant("a stopped run waits for a lost worker's rows", "session.session:Session._worker_lost",
-          "self.inform(protocol.Drain())", "pass", matters="rows and not self.state.is_draining"),
+          "self.inform(protocol.Drain(), now_s)", "pass", matters="rows and not self.state.is_draining"),
     Plant("a resumed run publishes its history again", "session.run_loop:RunLoop.__init__",
           "self.published = session.generation", "self.published = 0"),
     Plant("a loss in a merge leaves the stage", "session.session:Session._worker_lost",

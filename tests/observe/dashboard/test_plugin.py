@@ -20,7 +20,6 @@ from daskxml.observe.dashboard.page import (
 )
 from daskxml.observe.dashboard.plugin import LINES
 from daskxml.observe.run_view import KEPT_WORKERS, POINTS, WORKERS
-from daskxml.session.history import memory_event
 from harness.run_events import row, series_of, started, trained
 
 
@@ -34,7 +33,8 @@ def test_a_run_becomes_lines_of_text_and_series():
         trained(event_log, 3)
         event_log.event("worker", event="lost", worker="1")
         event = {"kind": "lost", "worker": "1", "after_s": 0.1, "rows_returned": 1234}
-        events = [memory_event("0", 0.2, 16), event]
+        limited = {"kind": "memory", "worker": "0", "after_s": 0.2, "batch_rows": 16}
+        events = [limited, event]
         event_log.event("megabatch", row=row(4, ["0"], events=events))
         event_log.event("worker", event="joined", worker="1")
         event_log.event("warning", text="merge 5 is tried again: broken pipe")
