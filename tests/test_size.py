@@ -18,9 +18,9 @@ SLACK = 1.01  # so that not every commit has to lower the lines of code
 LIMITS = {
     "rooms": 18,
     "files of the package": 247,
-    "lines of the package": 30_655,
+    "lines of the package": 30_576,
     "benchmark scripts": 30,
-    "lines of benchmarks": 5_500,
+    "lines of benchmarks": 5_492,
     "pages": 50,
     "run files": 26,
     "commands": 16,
