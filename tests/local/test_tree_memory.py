@@ -39,7 +39,7 @@ def watch():
 
 rng = np.random.default_rng(0)
 rows = lambda count: Matrices(rng.random((count, 6)), np.eye(300)[rng.integers(0, 300, count)] > 0)
-fixed = {"model.cost": 0.5, "model.passes": 1, "cluster.threads": 1}
+fixed = {"model.cost": 0.5, "model.passes": 1, "model.value_power": 1.0, "cluster.threads": 1}
 train_here("tree", train=rows(50), overrides=fixed)  # compiles
 data, peak, said = rows(60_000), [0], []
 limit = anonymous() + (int(sys.argv[1]) << 20)
