@@ -20,7 +20,7 @@ LIMITS = {
     "files of the package": 247,
     "lines of the package": 30_576,
     "benchmark scripts": 30,
-    "lines of benchmarks": 5_492,
+    "lines of benchmarks": 5_500,
     "pages": 50,
     "run files": 26,
     "commands": 16,
