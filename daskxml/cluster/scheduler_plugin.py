@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -268,9 +268,10 @@ class RunSchedulerPlugin(SchedulerPlugin):
     async def _give_up(self, workers: Sequence[WorkerState]) -> None:
         """Have workers started again that hold a run up, as Dask does after its ``worker-ttl``.
 
-        One that has tasks of other programs as well may be busy with one that keeps Python's lock.
+        One that has tasks of other programs as well may be busy with one that keeps Python's lock;
+        and what they have put in its memory alone would be gone.
         """
-        gone = [worker for worker in workers if all(map(_is_ours, worker.processing))]
+        gone = [worker for worker in workers if all(map(_is_ours, _bound_to(worker)))]
         runs = [driver for driver in self.drivers.values() if driver.needs_all]
         if gone and (runs or self._closing or self._opening.locked()):
             names = ", ".join(str(worker.name) for worker in gone)
@@ -349,6 +350,14 @@ class RunSchedulerPlugin(SchedulerPlugin):
 
 def _is_ours(task: TaskState) -> bool:
     return task.group.span_id in SPAN["ids"]
+
+
+def _bound_to(worker: WorkerState) -> Iterator[TaskState]:
+    """Yield the tasks of a worker, and the values that are nowhere else and cannot be computed."""
+    yield from worker.processing
+    for task in worker.has_what:
+        if not task.run_spec and len(task.who_has or ()) == 1:
+            yield task
 
 
 def _info(state: WorkerState) -> WorkerInfo:

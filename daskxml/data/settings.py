@@ -96,8 +96,8 @@ class DataSection(Checked):
     block_bytes: int = size("16MiB")
     line_bytes: int = size("64MiB")
     partitions: int = bounded(0, low=0, high=100_000)
-    propensity_a: float = bounded(0.55, low=0, high=10)
-    propensity_b: float = bounded(1.5, low=0, high=100)
+    propensity_a: float = bounded(0.55, above=0, high=10)
+    propensity_b: float = bounded(1.5, above=0, high=100)
     validation: float = bounded(0.0, low=0, below=1)
 
 

@@ -72,8 +72,18 @@ def test_one_that_holds_the_run_up_is_started_again(tmp_path, monkeypatch):
             assert any("worker 1, which is silent" in text for text in warnings), (kind, state)
 
 
-def run_with_a_freeze(client, path, kind, state):
-    """Train with a worker that is frozen, for half a minute, in a state; return warnings."""
+def test_one_with_a_value_of_another_program_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(scheduler_plugin, "GIVE_UP_S", 1.0)
+    path = write_xml(tmp_path / "train.txt", SPEC, "train")
+    with cluster_of(tmp_path, dict.fromkeys("01", REPLICA)) as client:
+        value = client.scatter(7, workers=["1"])
+        warnings = run_with_a_freeze(client, path, "trees", "training", seconds=8.0)
+        assert not any("silent" in text for text in warnings)
+        assert value.result() == 7
+
+
+def run_with_a_freeze(client, path, kind, state, seconds=30.0):
+    """Train with a worker that is frozen for so long in a state; return warnings."""
     victim, frozen, warnings = pid_of(client, "1"), [], []
 
     def thaw():
@@ -82,7 +92,7 @@ def run_with_a_freeze(client, path, kind, state):
 
     def follow(event):
         if event.get("state") == state and not frozen:
-            frozen.append(threading.Timer(30.0, thaw))
+            frozen.append(threading.Timer(seconds, thaw))
             os.kill(victim, signal.SIGSTOP)
             frozen[0].start()
         if event["kind"] == "warning":

@@ -319,7 +319,7 @@ class WorkerState:
     """What the scheduler knows of a worker."""
 
     nthreads = 1
-    processing = ()
+    processing = has_what = ()
 
     def __init__(self, worker: Worker, resources: dict[str, float]) -> None:
         self._worker, self.resources = worker, resources
