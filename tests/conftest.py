@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +29,12 @@ FORKED = (*connection.PRELOAD, "harness.warm_worker", *(f"daskxml.{name}" for na
 
 hypothesis.settings.register_profile("busy machine", deadline=None)
 hypothesis.settings.load_profile("busy machine")
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C end what tests start, though a shell has it ignored by what runs behind it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
