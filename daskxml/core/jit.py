@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numba
+import numpy as np
+import numpy.typing as npt
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.runtime import rtsys
 
@@ -48,3 +51,15 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         return compiled
 
     return decorate
+
+
+def writable_view(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a view of an array's memory with the type that Numba has for arrays of one's own.
+
+    Numba compiles a kernel again for read-only arrays, as those of mapped files are: seconds, for
+    the same code. A kernel must not write to the view.
+    """
+    if array.flags.writeable:
+        return array
+    described = array.__array_interface__ | {"data": (array.ctypes.data, False)}
+    return np.asarray(SimpleNamespace(__array_interface__=described, owner=array))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.data.rows import slice_rows, take_rows, to_scipy
+from daskxml.kernels import get_kernels
 from daskxml.kernels.cpu import tree
 from daskxml.kernels.cpu.kernels import CpuKernels
 from daskxml.kernels.cpu.tree import fit_node, node_rows, prune
@@ -203,6 +204,19 @@ def test_rows_descend_to_the_best_leaves(fast: CpuKernels, seed: int) -> None:
     finite = np.where(more[0] >= 0, more[1], -1e6 - np.arange(count + 1))
     is_clear = (np.diff(finite, axis=1) < -1e-2).all(axis=1)  # ranks that rounding cannot swap
     np.testing.assert_array_equal(ids[is_clear], naive_ids[is_clear])
+
+
+def test_the_read_only_arrays_of_a_file_compile_nothing_anew() -> None:
+    rng, kernels = np.random.default_rng(5), get_kernels("cpu", 1)
+    arrays, given = random_tree(rng, 20, 6), (some_rows(rng, 9, 6), np.arange(9), 3, 4)
+    expected = kernels.rank_leaves(kernels.tree_weights(arrays), *given)
+    compiled = len(tree.fill_table.signatures), len(tree.rank_rows.signatures)
+    for array in (arrays.bias, arrays.node_starts, arrays.features, arrays.chunk_starts,
+                  arrays.children, arrays.weights):  # fmt: skip
+        array.flags.writeable = False
+    found = kernels.rank_leaves(kernels.tree_weights(arrays), *given)
+    np.testing.assert_array_equal(found, expected)
+    assert (len(tree.fill_table.signatures), len(tree.rank_rows.signatures)) == compiled
 
 
 @EVERY_THREADS

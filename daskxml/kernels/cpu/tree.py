@@ -8,12 +8,13 @@ once, contiguous, so every inner loop runs along the children and vectorizes.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Partition
-from daskxml.core.jit import njit
+from daskxml.core.jit import njit, writable_view
 from daskxml.data.rows import empty_array, is_on_disk
 from daskxml.kernels.cpu.numba_math import hash64, insert
 from daskxml.kernels.cpu.sparse import arrays_of
@@ -32,6 +33,7 @@ _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
 _VECTOR = 8  # children that are computed together; the last few one by one would cost as much as 50
 _ROW_GRAIN = 16  # rows that take about as long as waking a thread
+_STORED = ("bias", "node_starts", "features", "chunk_starts", "children", "weights")  # in files
 
 
 @njit(nogil=True)
@@ -443,6 +445,8 @@ class CpuTree:
         return [_fit_problem(x, problem, passes, smallest) for problem in problems]
 
     def tree_weights(self, arrays: TreeArrays) -> TreeWeights:
+        stored: dict[str, Any] = {name: writable_view(getattr(arrays, name)) for name in _STORED}
+        arrays = replace(arrays, **stored)
         chunks = arrays.features.shape[0]
         table = np.empty((1 << (chunks * 3 // 2).bit_length(), 2), np.int64)
         fill_table(table, arrays.node_starts, arrays.features, arrays.chunk_starts)
