@@ -117,11 +117,6 @@ def check_blocks(text, run_file):
         ast.parse(block)
 
 
-def test_run_files_load_and_have_the_name_of_their_file():
-    for path in (ROOT / "pipelines").glob("*.toml"):
-        assert load_run_config(path).run.name == path.stem
-
-
 def test_every_run_file_is_on_the_page_of_algorithms():
     text = (ROOT / "docs/algorithms/index.md").read_text()
     names = {path.stem for path in (ROOT / "pipelines").glob("*.toml")}

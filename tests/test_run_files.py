@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+
 import pytest
 
 from daskxml.config import load_run_config, packaged_run_files
@@ -41,6 +43,7 @@ def test_a_run_file_resolves(name):
     assert strategy.max_batch_rows() == config.strategy.largest_size(0)
     assert isinstance(config.strategy, STRATEGIES[config.strategy_name].Config)
     assert load_run_config(config.as_dict()) == config
+    assert load_run_config(tomllib.loads(config.to_toml())) == config
 
 
 @pytest.mark.parametrize("name", COMPARED)

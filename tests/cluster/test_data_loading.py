@@ -129,14 +129,6 @@ def test_ids_beyond_the_given_counts_name_file_and_line(client: Client, tmp_path
         ingested(client, DataSection(train=(path,), features=10), 1)
 
 
-def test_a_file_that_is_cut_off(client: Client, tmp_path: Path) -> None:
-    path = tmp_path / "train.txt"
-    write(path, lines())
-    path.write_text("\n".join(path.read_text().splitlines()[:50]) + "\n")
-    with pytest.raises(InputError, match="97 rows but the file has 49"):
-        ingested(client, DataSection(train=(str(path),)), 1)
-
-
 def test_the_first_bad_row_in_the_order_of_the_files_is_told(
     client: Client, tmp_path: Path
 ) -> None:

@@ -301,21 +301,6 @@ def test_odd_sizes_with_six_workers(data: Data, values: Values, tmp_path: Path) 
                 check_ledger(run.history, rows)
 
 
-def test_a_worker_that_stands_still(client: Client, data: Data, values: Values) -> None:
-    victim = pids(client)[0]
-
-    def pause() -> None:
-        os.kill(victim, signal.SIGSTOP)
-        threading.Timer(1.0, os.kill, (victim, signal.SIGCONT)).start()
-
-    run = daskxml.train(
-        values, client=client, train=data["train"], test=data["test"],
-        on_event=at_megabatch(2, pause),
-    )  # fmt: skip
-    assert len(run.history) == 8
-    check_ledger(run.history, 1500)  # a second is as long as the grace: it may be late
-
-
 def test_a_worker_that_dies_while_the_rows_are_read(
     client: Client, data: Data, values: Values
 ) -> None:

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -101,28 +100,6 @@ def counted_p1(scores: scipy.sparse.csr_matrix, path: Path) -> float:
         best = scores.getrow(row)
         hits += str(best.indices[np.argmax(best.data)]) in labels.split(",")
     return hits / scores.shape[0]
-
-
-def test_two_runs_at_once(scheduler: tuple[str, Any], data: dict[str, Path]) -> None:
-    address, _ = scheduler
-    values = {"strategy": {"batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
-              "training": {"megabatches": 6}, "cluster": {"threads": 1}}  # fmt: skip
-    runs: dict[int, daskxml.Run] = {}
-
-    def train(seed: int) -> None:
-        runs[seed] = daskxml.train(
-            values, scheduler=address, train=data["train"], test=data["test"],
-            overrides={"run.seed": seed},
-        )  # fmt: skip
-
-    threads = [threading.Thread(target=train, args=(seed,)) for seed in (1, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(len(run.history) == 6 for run in runs.values())
-    first, second = (runs[seed].model.parameters["output.weight"] for seed in (1, 2))
-    assert not np.array_equal(first, second)
 
 
 @pytest.mark.slow

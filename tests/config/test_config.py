@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskxml.config import load_run_config, packaged_run_files
+from daskxml.config import load_run_config
 from daskxml.config.run import SECTIONS
 from daskxml.config.sections import ClusterSection, EvaluationSection, TrainingSection
 from daskxml.config.toml import decode, encode
@@ -298,12 +298,6 @@ def test_overrides_may_not_smuggle_in_other_keys():
 def test_a_card_speaks_where_the_run_file_is_silent():
     config = load_run_config(LIMIT, {"data.card": "amazon-670k", "data.propensity_b": 2.0})
     assert (config.data.propensity_a, config.data.propensity_b) == (0.6, 2.0)
-
-
-@pytest.mark.parametrize("name", sorted(packaged_run_files()))
-def test_packaged_run_files_load_and_round_trip(name, tmp_path):
-    config = load_run_config(name)
-    assert load_run_config(write(tmp_path, config.to_toml())) == config
 
 
 def test_resolved_run_holds_every_value():

@@ -35,9 +35,9 @@ def parameters(kernels, name):
 
 
 @pytest.mark.parametrize("kernels", [CpuKernels, CudaKernels, NaiveKernels])
-@pytest.mark.parametrize("name", CONTRACT)
-def test_the_contract_is_implemented_with_the_same_signatures(kernels, name):
-    assert parameters(kernels, name) == parameters(Kernels, name)
+def test_the_contract_is_implemented_with_the_same_signatures(kernels):
+    others = [n for n in CONTRACT if parameters(kernels, n) != parameters(Kernels, n)]
+    assert others == []
 
 
 @pytest.mark.parametrize("kernels", [CpuKernels, CudaKernels])

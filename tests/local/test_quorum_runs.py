@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import daskxml
-from daskxml.core.errors import ConfigError
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.local import Arrival, CostModel, Freeze, Loss, Network
 from daskxml.records.verification import verify
@@ -77,13 +76,6 @@ def test_the_result_is_not_the_model_of_a_late_worker(data):
     assert found["nDCG@5"] == pytest.approx(run.metrics["nDCG@5"], abs=1e-6)
     first = run.history[3]["metrics"]["nDCG@5"]  # near the model that it has
     assert abs(first - run.metrics["nDCG@5"]) > 1e-3
-
-
-def test_trees_refuse_what_they_do_not_simulate(data):
-    files = {"train": data["train"], "test": data["test"]}
-    freezes = {"speeds": [1.0, 1.0], "cost": COST, "changes": [Freeze(0.0, "0", 1.0)]}
-    with pytest.raises(ConfigError, match="arrives or freezes, which label trees do not simulate"):
-        daskxml.simulate("tree", **files, **freezes)
 
 
 def test_a_worker_that_freezes_in_a_merge_is_left_behind(data):

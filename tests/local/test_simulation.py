@@ -15,7 +15,6 @@ from daskxml.core.errors import ClusterError, ConfigError, ModelError
 from daskxml.data.rows import concatenate, to_scipy
 from daskxml.local import Arrival, CostModel, Loss, Network, read_rows
 from harness.ledger_check import check_ledger, rows_of
-from harness.records import without_starts
 
 FILES = ("history.jsonl", "model.safetensors", "model.json", "run.toml", "simulation.json")
 
@@ -34,14 +33,6 @@ def test_the_same_seed_gives_the_same_bytes(data, values, costs, tmp_path):
         assert first == again, name
     other = simulate(values, [1, 0.9, 0.5], **data, **costs, overrides=["run.seed=1"])
     assert not np.array_equal(flat(run), flat(other))
-
-
-def test_a_run_is_evaluated_and_loaded_like_any_other(data, values, costs, tmp_path):
-    run = daskxml.simulate(values, [1, 1], **data, **costs, out=tmp_path / "run")
-    assert run.reason == "megabatches"
-    assert daskxml.Model.load(tmp_path / "run").spec == run.model.spec
-    assert run.metrics["rows"] == 200
-    assert run.metrics["P@1"] > 0.2
 
 
 def test_a_faster_worker_does_more_rows_and_the_batches_follow(data, values, costs):
@@ -136,25 +127,6 @@ def test_a_candidate_continues_the_run_when_all_workers_are_lost(data, values, c
 def test_changes_of_workers_that_are_there_or_not(data, values, change, problem):
     with pytest.raises(ConfigError, match=problem):
         simulate(values, [1, 1], **data, changes=[change])
-
-
-def test_a_run_that_is_stopped_and_resumed_is_the_same(data, values, costs, tmp_path):
-    values["training"] = {"megabatches": 7}
-    whole = simulate(values, [1, 0.7], **data, **costs, out=tmp_path / "whole")
-    values["training"] = {"megabatches": 3}
-    simulate(values, [1, 0.7], **data, **costs, out=tmp_path / "parts")
-    resumed = simulate(
-        tmp_path / "parts" / "run.toml", [1, 0.7], **costs, resume=tmp_path / "parts",
-        overrides=["training.megabatches=7"],
-    )  # fmt: skip
-    assert np.array_equal(flat(whole), flat(resumed))
-    for mine, other in zip(whole.history[3:], resumed.history[3:], strict=True):
-        assert without_starts(mine) == without_starts(other)
-    with pytest.raises(ModelError, match="1,500 training rows, the data 1,350"):
-        simulate(
-            tmp_path / "parts" / "run.toml", [1], **costs, resume=tmp_path / "parts",
-            overrides=["data.validation=0.1"],
-        )  # fmt: skip
 
 
 def test_a_run_that_cannot_be_resumed_so_stays_as_it_was(data, values, costs, tmp_path):

@@ -172,13 +172,6 @@ def test_late_reports_of_a_lost_worker_change_nothing():
     backend.check_history()
 
 
-def test_the_last_worker_lost_means_a_restart():
-    backend = at_work("hogbatch")
-    for name in SPEEDS:
-        backend.lose(name)
-    assert backend.ended == "restart"
-
-
 @given(
     name=st.sampled_from(NAMES),
     lease_s=st.sampled_from([0.0, 0.02, 0.5]),

@@ -17,7 +17,6 @@ from daskxml.strategies.protocol import (
     Measured,
     Merge,
     Merged,
-    Started,
     WorkDone,
     WorkerJoined,
     WorkerLost,
@@ -102,12 +101,6 @@ def test_a_worker_lost_at_the_merge_takes_it_back(is_measured):
     assert merge == Merge({"b": 1.0}, 0.9, perturbed=False, regularized=True)
 
 
-def test_an_unknown_worker_that_is_lost_changes_nothing():
-    machine = strategy()
-    state = follow(machine, machine.initial_state(), FIRST_MEGABATCH[:4])
-    assert machine.step(state, WorkerLost("z"))[0] == state
-
-
 def test_a_measurement_out_of_turn_is_ignored():
     machine = strategy()
     state, _ = after_first(machine)
@@ -132,13 +125,6 @@ def test_drain_merges_what_is_done():
     assert merge.weights == {"a": 0.6, "b": 0.4}
     state, _ = machine.step(state, Merged())
     assert (state.is_draining, state.remaining_rows) == (False, 512)
-
-
-def test_drain_between_megabatches_does_not_spoil_the_next():
-    machine = strategy()
-    state, _ = machine.step(machine.initial_state(), Started(("a", "b")))
-    state = follow(machine, state, [(Drain(), [])])
-    follow(machine, state, FIRST_MEGABATCH[1:2])
 
 
 # --------------------------------------------------------------- virtual time
@@ -166,16 +152,6 @@ def test_the_default_equalizes_the_updates(speeds, batch_max):
     named = {str(i): batch_max * speed for i, speed in enumerate(speeds)}
     for updates in updates_after(Config(batch_max=batch_max), named, 9)[5:]:
         assert max(updates) - min(updates) <= 1
-
-
-@pytest.mark.parametrize("batches", [3, 10, 20, 50])
-@pytest.mark.parametrize("speed", [64.0, 64e3])
-def test_equal_workers_stay_equal(batches, speed):
-    for workers in (2, 3, 4):
-        speeds = {str(i): speed for i in range(workers)}
-        config = Config(batch_max=64, megabatch_batches=batches)
-        for updates in updates_after(config, speeds, 3):
-            assert max(updates) - min(updates) <= 1
 
 
 SCRIPTS = st.lists(
