@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import daskxml
 from daskxml.api.in_process import train_here
 from daskxml.cli import main
-from daskxml.config import load_run_config
 from daskxml.core.arrays import Csr
 from daskxml.core.errors import ModelError
 from daskxml.data.rows import to_scipy
@@ -176,11 +175,6 @@ def test_all_forms_of_held_out_rows_give_the_same_weights(rows, models, tmp_path
     assert len(chosen) == 1
     with pytest.raises(daskxml.InputError, match="valid: give files"):
         daskxml.mix(models, valid=rows[1][0])
-
-
-def test_a_run_file_names_the_command():
-    with pytest.raises(daskxml.ConfigError, match=r"'mixture': train two .* `daskxml mix RUN RUN"):
-        load_run_config({"model": {"kind": "mixture"}, "training": {"epochs": 1}})
 
 
 def test_models_that_do_not_fit_together(rows, models):
