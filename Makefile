@@ -40,7 +40,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export DASKXML_KERNELS := 0
 
 .DEFAULT_GOAL := help
-KERNELS := kernels-networks kernels-trees kernels-samples
+KERNELS := kernels-networks kernels-samples kernels-trees
 
 .PHONY: help setup demo test lint types results results-check kernels $(KERNELS) bytecode unit test-slow test-loggers test-ucx test-cuda simulate-faults docs bench lock supply format clean
 
@@ -71,12 +71,12 @@ demo: $(READY)
 	$(BIN)/daskxml train adaptive-sgd --train build/demo/train.txt --test build/demo/test.txt \
 	  --workers 2 --set training.epochs=8 --set evaluation.every=1
 
+# Five jobs: pip waits for downloads, and what ends last should not be alone with one core.
 test:
-	$(MAKE) --jobs 3 kernels bytecode $(KERNELS) lint types results-check
+	$(MAKE) --jobs 5 kernels bytecode $(KERNELS) lint types results-check
 	$(MAKE) unit
 
-# Compiled once, on both cores; else several tests at a time compile the same. The parser of rows
-# is one of networks, and is compiled by the time that samples need it.
+# Compiled once, on both cores; else several tests at a time compile the same.
 kernels: $(CORE)
 	PYTHONPATH=tests $(BIN)/python -m harness.warm_worker
 
