@@ -10,6 +10,7 @@ import pytest
 
 from daskxml.cli import main
 from daskxml.data.synthetic import SyntheticSpec, write_xml
+from harness.records import history
 
 ROWS = SyntheticSpec(rows=1200, test_rows=150, features=200, labels=30, seed=9)
 SETTINGS = ["training.megabatches=4", "training.epochs=0", "strategy.batch_max=32",
@@ -28,10 +29,6 @@ def runs(tmp_path_factory):
         where = ["--speeds", "1,0.5", "--out", str(folder / "runs" / name)]
         assert main(["simulate", name, *files, *settings, *where]) == 0
     return folder / "runs"
-
-
-def history(run):
-    return [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
 
 
 def test_a_report_says_where_it_is(runs, tmp_path, capsys):

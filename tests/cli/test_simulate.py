@@ -11,6 +11,7 @@ import pytest
 
 from daskxml.cli import main
 from daskxml.data.synthetic import SyntheticSpec, write_xml
+from harness.records import history
 
 ROWS = SyntheticSpec(rows=1200, test_rows=150, features=200, labels=30, seed=9)
 SETTINGS = ["training.megabatches=4", "training.epochs=0", "strategy.batch_max=32",
@@ -23,10 +24,6 @@ def files(tmp_path_factory):
     train = write_xml(folder / "train.txt", ROWS, "train")
     test = write_xml(folder / "test.txt", ROWS, "test")
     return ["--train", str(train), "--test", str(test), *(f"--set={s}" for s in SETTINGS)]
-
-
-def history(folder):
-    return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
 
 
 def test_a_simulated_run_is_evaluated_like_a_real_one(files, tmp_path, capsys):

@@ -26,6 +26,7 @@ from daskxml.records.environment import read_starts
 from daskxml.records.run_dir import RunDir
 from harness.clusters import PROTOCOL
 from harness.ledger_check import check_ledger
+from harness.records import history
 
 Data = dict[str, Path]
 Values = dict[str, Any]
@@ -76,10 +77,6 @@ def wait_until(client: Client, run: str, megabatches: int) -> RunHandle:
     raise AssertionError(record)
 
 
-def lines_of(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
-
-
 def test_a_run_goes_on_without_its_client(
     launch: Callable[..., str], client: Client, data: Data, tmp_path: Path
 ) -> None:
@@ -92,7 +89,7 @@ def test_a_run_goes_on_without_its_client(
     )
     assert [row["megabatch"] for row in run.history] == list(range(1, 9))
     assert rows == run.history
-    assert lines_of(out) == run.history
+    assert history(out) == run.history
     assert run.reason == "megabatches"
     check_ledger(run.history, 1500)
     assert [event["kind"] for event in events if event["kind"] == "started"] == ["started"]
@@ -109,7 +106,7 @@ def test_a_run_goes_on_without_its_client(
     resumed = daskxml.train(  # the directory is free again
         out / "run.toml", client=client, resume=out, overrides={"training.megabatches": 9}
     )
-    assert len(resumed.history) == len(lines_of(out)) == 9
+    assert len(resumed.history) == len(history(out)) == 9
     told = [sorted(start["workers"]) for start in read_starts(out)]
     assert told == [["0", "1"]] * 2  # both starts, by the keeper and by the client
 
@@ -119,16 +116,16 @@ def test_a_run_is_resumed_and_left(
 ) -> None:
     out, where = tmp_path / "run", {"train": data["train"], "test": data["test"]}
     daskxml.train(values, client=client, out=out, **where, overrides={"training.megabatches": 3})
-    before = lines_of(out)
+    before = history(out)
     with (out / "history.jsonl").open("a") as file:
         file.write('{"megabatch": 4, "rows": ')  # as a process leaves it that is killed
     name = launch(resume=out, overrides={"training.megabatches": 6})
     rows: list[Any] = []
     run = daskxml.attach(name, client=client).follow(on_megabatch=rows.append)
-    assert [row["megabatch"] for row in lines_of(out)] == [1, 2, 3, 4, 5, 6]
-    assert rows == lines_of(out)[3:]
-    assert lines_of(out)[:3] == before
-    assert run.history == lines_of(out)
+    assert [row["megabatch"] for row in history(out)] == [1, 2, 3, 4, 5, 6]
+    assert rows == history(out)[3:]
+    assert history(out)[:3] == before
+    assert run.history == history(out)
     assert "megabatches = 6" in (out / "run.toml").read_text()
     check_ledger(run.history, 1500)
 
@@ -140,11 +137,11 @@ def test_a_resumed_run_that_fails_at_once_leaves_its_directory_as_it_was(
     daskxml.train(
         values, client=client, train=data["train"], out=out, overrides={"training.megabatches": 2}
     )
-    before = (out / "run.toml").read_bytes(), lines_of(out)
+    before = (out / "run.toml").read_bytes(), history(out)
     name = launch(resume=out, overrides={"model.hidden": [9]})
     with pytest.raises(ModelError, match=r"leave \[model\] as it was"):
         daskxml.attach(name, client=client).follow()
-    assert ((out / "run.toml").read_bytes(), lines_of(out)) == before
+    assert ((out / "run.toml").read_bytes(), history(out)) == before
 
 
 def test_a_run_is_stopped_with_a_checkpoint(
@@ -157,9 +154,9 @@ def test_a_run_is_stopped_with_a_checkpoint(
         pass
     over = daskxml.attach(name, client=client).stop()
     assert over.state == "ended by stop"
-    assert [row["megabatch"] for row in lines_of(out)] == list(range(1, over.megabatches + 1))
+    assert [row["megabatch"] for row in history(out)] == list(range(1, over.megabatches + 1))
     assert (out / "checkpoints" / f"{over.megabatches:06d}.safetensors").exists()
-    check_ledger(lines_of(out), 1500)
+    check_ledger(history(out), 1500)
     assert daskxml.attach(name, client=client).stop() == over  # once more does no harm
     assert daskxml.attach(name, client=client).follow().reason == "stop"
 
@@ -178,7 +175,7 @@ def test_the_worker_that_writes_is_killed(
     events: list[Any] = []
     run = daskxml.attach(name, client=client).follow(on_event=events.append)
     assert "lost" in [event.get("event") for event in events]
-    assert lines_of(out) == run.history
+    assert history(out) == run.history
     assert [row["megabatch"] for row in run.history] == list(range(1, over.megabatches + 1))
     check_ledger(run.history, 1500)
 

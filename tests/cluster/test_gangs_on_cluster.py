@@ -16,7 +16,6 @@ from distributed import Client, LocalCluster, Worker
 import daskxml
 import harness.replay as replay
 from daskxml.core.errors import TrainingError
-from daskxml.models.network.spec import Layout
 from daskxml.records.checkpoint import checkpoints
 from daskxml.strategies.protocol import Central, LocalSteps, Mirrored
 from harness.clusters import PROTOCOL
@@ -43,14 +42,6 @@ def values() -> Values:
 
 def named(values: Values, strategy: str, **changes: Any) -> Values:
     return {**values, **changes, "strategy": {**values["strategy"], "name": strategy}}
-
-
-def flat_model(run: daskxml.Run) -> Any:
-    layout = Layout(run.model.spec)
-    flat = np.zeros(layout.size, dtype=np.float32)
-    for name, view in layout.views(flat).items():
-        view[...] = run.model.parameters[name]
-    return flat
 
 
 def watched(client: Client, data: Data, values: Values, **where: Any) -> tuple[Any, list[Any]]:
@@ -99,7 +90,7 @@ def test_workers_get_the_bits_of_the_same_programs_in_one_process(
     values = named(values, strategy)
     run, _ = watched(client, data, values)
     expected = replay.replayed_gangs(data["train"], values, run.history, pattern)
-    np.testing.assert_array_equal(flat_model(run), expected)
+    np.testing.assert_array_equal(replay.flat_model(run), expected)
 
 
 def test_workers_of_one_process_exchange_messages(data: Data, values: Values) -> None:
@@ -117,7 +108,7 @@ def test_workers_of_one_process_exchange_messages(data: Data, values: Values) ->
     expected = replay.replayed_gangs(
         data["train"], named(values, "mirrored"), runs[0].history, Mirrored()
     )
-    np.testing.assert_array_equal(flat_model(runs[0]), expected)
+    np.testing.assert_array_equal(replay.flat_model(runs[0]), expected)
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(client: Client, data: Data, values: Values) -> None:
@@ -172,7 +163,7 @@ def test_a_worker_is_killed_in_the_middle_of_a_gang(
     assert all(row["metrics"]["rows"] == 200 for row in run.history)
     if strategy == "mirrored":
         expected = replay.replayed_gangs(data["train"], values, run.history, Mirrored())
-        np.testing.assert_array_equal(flat_model(run), expected)
+        np.testing.assert_array_equal(replay.flat_model(run), expected)
 
 
 def test_a_gang_that_breaks_although_nobody_is_lost_is_done_again(
@@ -185,7 +176,7 @@ def test_a_gang_that_breaks_although_nobody_is_lost_is_done_again(
     assert not changes_of(events)
     check_ledger(run.history, 1500)
     expected = replay.replayed_gangs(data["train"], values, run.history, Mirrored())
-    np.testing.assert_array_equal(flat_model(run), expected)
+    np.testing.assert_array_equal(replay.flat_model(run), expected)
 
 
 @pytest.mark.parametrize("strategy", ["mirrored", "crossbow"])
@@ -204,7 +195,7 @@ def test_a_worker_joins(
     check_ledger(run.history, 1500)
     if strategy == "mirrored":
         expected = replay.replayed_gangs(data["train"], values, run.history, Mirrored())
-        np.testing.assert_array_equal(flat_model(run), expected)
+        np.testing.assert_array_equal(replay.flat_model(run), expected)
 
 
 def test_who_waits_for_the_next_merge_is_killed(data: Data, values: Values, tmp_path: Path) -> None:
@@ -264,7 +255,7 @@ def test_resume_with_local_state_gives_the_same_bits(
     folder = checkpoints(tmp_path / "parts")[-1].with_suffix("")
     assert [path.name for path in folder.iterdir()] == ["0.safetensors"]
     resumed = train(6, resume=tmp_path / "parts")
-    np.testing.assert_array_equal(flat_model(whole), flat_model(resumed))
+    np.testing.assert_array_equal(replay.flat_model(whole), replay.flat_model(resumed))
     told = (tmp_path / "parts" / "history.jsonl").read_text().splitlines()
     lines = [json.loads(line) for line in told]
     assert [row["loss"] for row in lines] == [row["loss"] for row in whole.history]

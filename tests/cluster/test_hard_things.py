@@ -30,6 +30,7 @@ from daskxml.records.checkpoint import checkpoints
 from harness.clusters import PROTOCOL
 from harness.commands import WITHIN_S, Command
 from harness.ledger_check import check_ledger
+from harness.records import history
 from harness.watched_run import until
 
 Data = dict[str, Path]
@@ -57,10 +58,6 @@ def run_file(tmp_path: Path) -> Path:
     path = tmp_path / "run.toml"
     path.write_text(RUN_FILE)
     return path
-
-
-def history(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
 
 
 def train(*arguments: object) -> Command:

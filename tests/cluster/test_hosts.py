@@ -26,6 +26,7 @@ VALUES: dict[str, Any] = {
 TRAIN = """
 import json, sys, daskxml
 from distributed import Client
+from harness.records import history
 
 values, scheduler, train, out = json.loads(sys.argv[1])
 with Client(scheduler, timeout="60s") as client:

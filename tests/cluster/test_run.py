@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable
@@ -20,11 +19,11 @@ from daskxml.data.blocks import read_header
 from daskxml.data.formats import plan_files, read_block
 from daskxml.data.parse import Dialect
 from daskxml.data.rows import to_scipy
-from daskxml.models.network.spec import Layout
 from daskxml.records.environment import describe_machine, read_starts
 from harness.clusters import PROTOCOL
 from harness.deaths import die_in
 from harness.ledger_check import check_ledger
+from harness.records import history
 
 FIELDS = {
     "megabatch", "rows", "epoch", "wall_s", "train_s", "merge_s", "eval_s", "loss", "metrics",
@@ -35,19 +34,11 @@ Data = dict[str, Path]
 Values = dict[str, Any]
 
 
-def flat_model(run: daskxml.Run) -> Any:
-    layout = Layout(run.model.spec)
-    flat = np.zeros(layout.size, dtype=np.float32)
-    for name, view in layout.views(flat).items():
-        view[...] = run.model.parameters[name]
-    return flat
-
-
 def check_run(run: daskxml.Run, data: Data, values: Values) -> None:
     """The history accounts for every row, and for the model."""
     check_ledger(run.history, 1500)
     expected = replay.replayed_model(data["train"], values, run.history)
-    model = flat_model(run)
+    model = replay.flat_model(run)
     # At the kink of ReLU a unit may step in one and not in the other: some weights differ more.
     assert np.isclose(model, expected, rtol=2e-3, atol=2e-5).mean() > 0.9
     np.testing.assert_allclose(model, expected, rtol=2e-3, atol=2e-3)
@@ -58,7 +49,7 @@ def test_a_run_on_disk(client: Client, data: Data, values: Values, tmp_path: Pat
     run = daskxml.train(values, client=client, train=data["train"], test=data["test"], out=out)
     assert len(run.history) == 8
     assert run.reason == "megabatches"
-    lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+    lines = history(out)
     assert lines == run.history
     for row in lines:
         assert row.keys() >= FIELDS
@@ -247,7 +238,7 @@ def test_resume_gives_the_same_bits(
     whole = train(10, out=tmp_path / "whole")
     train(5, out=tmp_path / "parts")
     resumed = train(10, resume=tmp_path / "parts")
-    assert np.array_equal(flat_model(whole), flat_model(resumed))
+    assert np.array_equal(replay.flat_model(whole), replay.flat_model(resumed))
     assert [row["loss"] for row in whole.history] == [row["loss"] for row in resumed.history]
     assert whole.metrics == resumed.metrics
     lines = (tmp_path / "parts" / "history.jsonl").read_text().splitlines()
@@ -305,7 +296,7 @@ def test_matrices_train_the_same_model_as_their_files(
     from_files = daskxml.train(values, client=single, train=data["train"], test=data["test"])
     from_matrices = daskxml.train(values, client=single, train=rows["train"], test=rows["test"])
     assert from_matrices.metrics == from_files.metrics
-    assert np.array_equal(flat_model(from_files), flat_model(from_matrices))
+    assert np.array_equal(replay.flat_model(from_files), replay.flat_model(from_matrices))
 
 
 def test_matrices_that_do_not_fit(client: Client, values: Values) -> None:

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+import daskxml
 from daskxml.config import load_run_config
 from daskxml.records.audit import Audit, HistoryRow
 from daskxml.records.disagreements import Findings
 from daskxml.records.verification import check_fitted_rows
 from daskxml.strategies.megabatch import Strategy
 from harness.recount import recounted
+
+
+def history(out: Path) -> list[dict[str, Any]]:
+    """Return the rows of a run's directory."""
+    return [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+
+
+def flat(run: daskxml.Run) -> Any:
+    """Return all parameters of a run's model, one after the other."""
+    return np.concatenate([np.ravel(array) for _, array in sorted(run.model.parameters.items())])
 
 
 def audited(

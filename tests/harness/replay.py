@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+import daskxml
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.data.blocks import read_header
@@ -19,6 +20,7 @@ from daskxml.data.formats import plan_files, read_block
 from daskxml.data.parse import Dialect
 from daskxml.data.reading import Recipe, join_pieces, shuffle_key, split_block
 from daskxml.data.rows import to_scipy
+from daskxml.models.network.spec import Layout
 from daskxml.models.trained import Model
 from daskxml.session.commands import MergeReplicas, RunWork
 from daskxml.session.ledger import Span, cut_batches
@@ -31,6 +33,15 @@ from daskxml.worker.training_worker import TrainingWorker
 from harness.together import run_together
 
 History = Sequence[Mapping[str, Any]]
+
+
+def flat_model(run: daskxml.Run) -> Any:
+    """Return the parameters of a run's network where its layout has them, as replicas do."""
+    layout = Layout(run.model.spec)
+    flat = np.zeros(layout.size, dtype=np.float32)
+    for name, view in layout.views(flat).items():
+        view[...] = run.model.parameters[name]
+    return flat
 
 
 def shuffled_rows(path: Path, seed: int) -> Partition:

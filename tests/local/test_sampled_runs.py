@@ -8,12 +8,9 @@ import pytest
 from daskxml.api.in_process import simulate
 from daskxml.config import load_run_config
 from daskxml.core.errors import ConfigError
+from harness.records import flat
 
 SAMPLING = {"active": 30, "l": 8, "k": 2, "rebuild_every": 300}
-
-
-def flat(run):
-    return np.concatenate([np.ravel(array) for _, array in sorted(run.model.parameters.items())])
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])

@@ -13,6 +13,7 @@ from daskxml.local.rows import read_rows
 from daskxml.models.network.spec import Layout
 from harness.ledger_check import check_ledger
 from harness.records import without_starts
+from harness.replay import flat_model
 from harness.twin import Twin
 
 SHARED = ["hogbatch", "cpu-gpu-hogbatch", "adaptive-hogbatch"]
@@ -42,13 +43,6 @@ def machine():
         "pools": POOLS,
         "network": Network(bandwidth_bytes_s=1e8, message_s=1e-3),
     }
-
-
-def flat(model):
-    out = np.zeros(Layout(model.spec).size, np.float32)
-    for name, view in Layout(model.spec).views(out).items():
-        view[...] = model.parameters[name]
-    return out
 
 
 def test_times_worked_out_by_hand(data, machine):
@@ -89,7 +83,7 @@ def test_changes_are_added_as_a_slow_twin_adds_them(data, shared, machine, trace
         costs=costs, pools=POOLS, lost=lost,
     )  # fmt: skip
     assert len(twin.moments()) > 20
-    assert np.array_equal(twin.run(), flat(run.model))
+    assert np.array_equal(twin.run(), flat_model(run))
     check_ledger(run.history, 1500)
 
 
@@ -116,7 +110,7 @@ def test_stopped_and_resumed_it_is_the_same(data, shared, machine, tmp_path):
     )
     for mine, other in zip(whole.history, resumed.history, strict=True):
         assert without_starts(mine) == without_starts(other)
-    assert np.array_equal(flat(whole.model), flat(resumed.model))
+    assert np.array_equal(flat_model(whole), flat_model(resumed))
 
 
 @pytest.mark.parametrize("at", [0.001, 0.08, 0.14])

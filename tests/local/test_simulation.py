@@ -15,12 +15,9 @@ from daskxml.core.errors import ClusterError, ConfigError, ModelError
 from daskxml.data.rows import concatenate, to_scipy
 from daskxml.local import Arrival, CostModel, Loss, Network, read_rows
 from harness.ledger_check import check_ledger, rows_of
+from harness.records import flat
 
 FILES = ("history.jsonl", "model.safetensors", "model.json", "run.toml", "simulation.json")
-
-
-def flat(run):
-    return np.concatenate([np.ravel(array) for _, array in sorted(run.model.parameters.items())])
 
 
 def test_the_same_seed_gives_the_same_bytes(data, values, costs, tmp_path):

@@ -9,7 +9,7 @@ from daskxml.api.in_process import simulate
 from daskxml.local import Arrival, CostModel, Loss
 from harness.every_strategy import ROW_STRATEGIES
 from harness.ledger_check import check_ledger
-from harness.records import without_starts
+from harness.records import flat, without_starts
 
 SPEEDS = [1, 0.8, 0.6]
 
@@ -40,10 +40,6 @@ def undisturbed_s(data, values, costs, strategy):
     if strategy not in ENDS_S:
         ENDS_S[strategy] = simulate(values, SPEEDS, **data, **costs).history[-1]["wall_s"]
     return ENDS_S[strategy]
-
-
-def flat(run):
-    return np.concatenate([np.ravel(array) for _, array in sorted(run.model.parameters.items())])
 
 
 def test_it_learns_and_the_same_seed_gives_the_same_bits(data, values, costs):

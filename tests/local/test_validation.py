@@ -10,6 +10,7 @@ import daskxml
 from daskxml.api.in_process import simulate
 from daskxml.api.run import resolve_run
 from daskxml.local import read_rows
+from harness.records import flat
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +33,6 @@ def pool_client(tmp_path_factory):
         Client(cluster) as connected,
     ):  # fmt: skip
         yield connected
-
-
-def flat(run):
-    return np.concatenate([np.ravel(array) for _, array in sorted(run.model.parameters.items())])
 
 
 @pytest.mark.parametrize("residency", ["replicate", "shard"])

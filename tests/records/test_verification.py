@@ -20,7 +20,7 @@ from daskxml.core.work_stats import WorkStats
 from daskxml.local import Arrival, CostModel, Loss, Network
 from daskxml.session.history import MegabatchLog
 from daskxml.session.ledger import Ledger, Span
-from harness.records import audited, objections
+from harness.records import audited, history, objections
 from harness.small_data import data as data
 
 Row = dict[str, Any]
@@ -54,10 +54,6 @@ def run(data: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> P
     out = tmp_path_factory.mktemp("adaptive") / "run"
     simulated(load_run_config("adaptive-sgd", SMALL), data, out, changes=CHANGES)
     return out
-
-
-def history(out: Path) -> list[Row]:
-    return [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
 
 
 def problems(out: Path, rows: list[Row]) -> list[str]:

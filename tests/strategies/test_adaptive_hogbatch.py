@@ -91,18 +91,15 @@ def test_a_trace_of_algorithm_2():
 
 def test_beta_is_the_share_of_a_pools_updates_that_counts():
     machine = strategy(beta=0.25)
-    state = follow(
-        machine,
-        machine.initial_state(),
-        [
-            *TRACE[:2],
-            (cpu(2), ["cpu 4"]),  # 2 / 4 > 0
-            (gpu(64), ["gpu 64"]),  # 1 > 0.5: at its upper bound
-            (cpu(4), ["cpu 4"]),  # 1 = 1
-            (gpu(64), ["gpu 64"]),  # 2 > 1
-            (cpu(4), ["cpu 2"]),  # 1.5 < 2: halved
-        ],
-    )
+    trace = [
+        *TRACE[:2],
+        (cpu(2), ["cpu 4"]),  # 2 / 4 > 0
+        (gpu(64), ["gpu 64"]),  # 1 > 0.5: at its upper bound
+        (cpu(4), ["cpu 4"]),  # 1 = 1
+        (gpu(64), ["gpu 64"]),  # 2 > 1
+        (cpu(4), ["cpu 2"]),  # 1.5 < 2: halved
+    ]
+    state = follow(machine, machine.initial_state(), trace)
     assert surviving_updates(state.members["cpu"], 0.25) == 1.5
     assert surviving_updates(state.members["gpu"], 0.25) == 2
 
@@ -158,17 +155,14 @@ def test_bounds_by_use_do_not_cross():
 def test_of_three_workers_only_the_first_and_the_last_change():
     machine = strategy(megabatch_batches=20)
     state, _ = machine.step(machine.initial_state(), Started(("a", "b", "c")))
-    state = follow(
-        machine,
-        state,
-        [
-            (Begin(), ["a 64", "b 64", "c 64"]),
-            (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),  # 1 > 0, 0
-            (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),  # 2 > 0, 0
-            (WorkDone.alone("b", 64, 1, 2.0), ["b 64"]),  # 1: more than c, less than a
-            (WorkDone.alone("c", 64, 1, 4.0), ["c 64"]),  # 1: not less than b's 1
-        ],
-    )
+    trace = [
+        (Begin(), ["a 64", "b 64", "c 64"]),
+        (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),  # 1 > 0, 0
+        (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),  # 2 > 0, 0
+        (WorkDone.alone("b", 64, 1, 2.0), ["b 64"]),  # 1: more than c, less than a
+        (WorkDone.alone("c", 64, 1, 4.0), ["c 64"]),  # 1: not less than b's 1
+    ]
+    state = follow(machine, state, trace)
     assert sizes(state) == {"a": 64.0, "b": 64.0, "c": 64.0}
     state, _ = machine.step(state, WorkDone.alone("b", 64, 1, 2.0))  # 2
     state, _ = machine.step(state, WorkDone.alone("b", 64, 1, 2.0))  # 3 > 2, 1

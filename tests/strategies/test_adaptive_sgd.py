@@ -37,22 +37,19 @@ from harness.virtual_cluster import VirtualCluster, leases_of
 def test_a_trace_of_two_megabatches_as_printed():
     machine = strategy(rule="paper", dispatch="batch", lr=2.0)
     # One batch at a time: a does 64 rows a second and b 32.
-    state = follow(
-        machine,
-        machine.initial_state(),
-        [
-            (Started(("a", "b")), []),
-            (Begin(), ["a 64", "b 64"]),
-            (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),
-            (WorkDone.alone("b", 64, 1, 2.0), ["b 64"]),
-            (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),
-            (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),
-            (WorkDone.alone("b", 64, 1, 2.0), ["b 64"]),
-            (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),
-            (WorkDone.alone("a", 64, 1, 1.0), []),
-            (WorkDone.alone("b", 64, 1, 2.0), [Measure(("a", "b"))]),
-        ],
-    )
+    trace = [
+        (Started(("a", "b")), []),
+        (Begin(), ["a 64", "b 64"]),
+        (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),
+        (WorkDone.alone("b", 64, 1, 2.0), ["b 64"]),
+        (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),
+        (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),
+        (WorkDone.alone("b", 64, 1, 2.0), ["b 64"]),
+        (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),
+        (WorkDone.alone("a", 64, 1, 1.0), []),
+        (WorkDone.alone("b", 64, 1, 2.0), [Measure(("a", "b"))]),
+    ]
+    state = follow(machine, machine.initial_state(), trace)
     state, (merge,) = machine.step(state, NORMS)
     # alpha = 5/8, 3/8; perturbed: 0.625 * 1.1 = 0.6875 and 0.375 * 0.9 = 0.3375, sum 1.025
     assert merge.weights == pytest.approx({"a": 0.6875 / 1.025, "b": 0.3375 / 1.025})
@@ -66,29 +63,23 @@ def test_a_trace_of_two_megabatches_as_printed():
         "a": (64, 2.0),
         "b": (60, 1.875),
     }
-    state = follow(
-        machine,
-        state,
-        [  # rows left behind each lease: 448, 388, 324, 264
-            (Begin(), ["a 64", "b 60"]),
-            (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),
-            (WorkDone.alone("b", 60, 1, 1.875), ["b 60"]),
-            (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),  # 200
-            (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),  # 136
-            (WorkDone.alone("b", 60, 1, 1.875), ["b 60"]),  # 76
-            (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),  # 12: less than a batch
-        ],
-    )
+    trace = [  # rows left behind each lease: 448, 388, 324, 264
+        (Begin(), ["a 64", "b 60"]),
+        (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),
+        (WorkDone.alone("b", 60, 1, 1.875), ["b 60"]),
+        (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),  # 200
+        (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),  # 136
+        (WorkDone.alone("b", 60, 1, 1.875), ["b 60"]),  # 76
+        (WorkDone.alone("a", 64, 1, 1.0), ["a 64"]),  # 12: less than a batch
+    ]
+    state = follow(machine, state, trace)
     state, (last,) = machine.step(state, WorkDone.alone("a", 64, 1, 1.0))
     assert last == Work.alone("a", 12, 64, 2.0 * 12 / 64)  # its rate is in proportion to its rows
-    state = follow(
-        machine,
-        state,
-        [
-            (WorkDone.alone("a", 12, 1, 0.1875), []),
-            (WorkDone.alone("b", 60, 1, 1.875), [Measure(("a", "b"))]),
-        ],
-    )
+    trace = [
+        (WorkDone.alone("a", 12, 1, 0.1875), []),
+        (WorkDone.alone("b", 60, 1, 1.875), [Measure(("a", "b"))]),
+    ]
+    state = follow(machine, state, trace)
     # and it is that part of an update: u = 5 12/64 and 3, mean 4.09375
     state, (merge,) = machine.step(state, Measured({"a": 4.0, "b": 0.01}, 4))  # RMS 1 and 0.05
     assert merge == Merge(
@@ -156,23 +147,20 @@ def test_a_trace_of_three_workers():
     machine = strategy(rule="paper", dispatch="batch", megabatch_batches=9, renormalize=False)
     batch = {name: WorkDone.alone(name, 64, 1, busy) for name, busy in (("1", 1.0), ("2", 3.0))}
     batch["10"] = WorkDone.alone("10", 64, 1, 3.0)
-    state = follow(
-        machine,
-        machine.initial_state(),
-        [
-            (Started(("10", "2", "1")), []),
-            (Begin(), ["1 64", "2 64", "10 64"]),  # natural order
-            (batch["1"], ["1 64"]),
-            (batch["1"], ["1 64"]),
-            (batch["2"], ["2 64"]),
-            (batch["10"], ["10 64"]),
-            (batch["1"], ["1 64"]),
-            (batch["1"], ["1 64"]),
-            (batch["1"], []),
-            (batch["2"], []),
-            (batch["10"], [Measure(("10", "2", "1"))]),
-        ],
-    )
+    trace = [
+        (Started(("10", "2", "1")), []),
+        (Begin(), ["1 64", "2 64", "10 64"]),  # natural order
+        (batch["1"], ["1 64"]),
+        (batch["1"], ["1 64"]),
+        (batch["2"], ["2 64"]),
+        (batch["10"], ["10 64"]),
+        (batch["1"], ["1 64"]),
+        (batch["1"], ["1 64"]),
+        (batch["1"], []),
+        (batch["2"], []),
+        (batch["10"], [Measure(("10", "2", "1"))]),
+    ]
+    state = follow(machine, machine.initial_state(), trace)
     # u = 5, 2, 2: alpha = 5/9, 2/9, 2/9; r = 1; of 2 and 10, which tie, s = 2, the lowest id
     state, (merge,) = machine.step(state, Measured({"1": 0.0, "2": 0.0, "10": 0.03}, 4))
     assert merge.perturbed

@@ -110,17 +110,14 @@ def test_a_measurement_out_of_turn_is_ignored():
 def test_drain_merges_what_is_done():
     machine = strategy(rule="paper")
     state = follow(machine, machine.initial_state(), FIRST_MEGABATCH[:3])  # a: 1 done, 2 out
-    state = follow(
-        machine,
-        state,
-        [
-            (Drain(), []),
-            (WorkDone.alone("a", 64, 1, 1.0), []),
-            (WorkDone.alone("b", 64, 1, 2.0), []),
-            (WorkDone.alone("b", 64, 1, 2.0), []),
-            (WorkDone.alone("a", 64, 1, 1.0), [Measure(("a", "b"))]),
-        ],
-    )
+    trace = [
+        (Drain(), []),
+        (WorkDone.alone("a", 64, 1, 1.0), []),
+        (WorkDone.alone("b", 64, 1, 2.0), []),
+        (WorkDone.alone("b", 64, 1, 2.0), []),
+        (WorkDone.alone("a", 64, 1, 1.0), [Measure(("a", "b"))]),
+    ]
+    state = follow(machine, state, trace)
     state, (merge,) = machine.step(state, Measured({"a": 9.0, "b": 9.0}, 4))
     assert merge.weights == {"a": 0.6, "b": 0.4}
     state, _ = machine.step(state, Merged())

@@ -57,22 +57,19 @@ def test_a_smaller_batch_is_a_lease_of_its_own_at_a_rate_in_proportion():
 
 def test_leases_last_about_a_second():
     machine = make("elastic", megabatch_batches=100)
-    state = follow(
-        machine,
-        machine.initial_state(),
-        [
-            (Started(("a", "b")), []),  # 3200 rows each
-            (Begin(), ["a 64", "b 64", "a 64", "b 64"]),
-            (WorkDone.alone("a", 64, 1, 0.05), ["a 1280"]),  # 1280 rows a second
-            (WorkDone.alone("a", 64, 1, 0.05), ["a 1280"]),
-            (WorkDone.alone("a", 1280, 20, 1.0), ["a 512"]),  # the rest of its quota
-            (WorkDone.alone("b", 64, 1, 0.1), ["b 640"]),
-            (Drain(), []),
-            (WorkDone.alone("b", 64, 1, 0.1), []),
-            (WorkDone.alone("b", 640, 10, 1.0), []),
-            (WorkDone.alone("a", 1280, 20, 1.0), []),
-        ],
-    )
+    trace = [
+        (Started(("a", "b")), []),  # 3200 rows each
+        (Begin(), ["a 64", "b 64", "a 64", "b 64"]),
+        (WorkDone.alone("a", 64, 1, 0.05), ["a 1280"]),  # 1280 rows a second
+        (WorkDone.alone("a", 64, 1, 0.05), ["a 1280"]),
+        (WorkDone.alone("a", 1280, 20, 1.0), ["a 512"]),  # the rest of its quota
+        (WorkDone.alone("b", 64, 1, 0.1), ["b 640"]),
+        (Drain(), []),
+        (WorkDone.alone("b", 64, 1, 0.1), []),
+        (WorkDone.alone("b", 640, 10, 1.0), []),
+        (WorkDone.alone("a", 1280, 20, 1.0), []),
+    ]
+    state = follow(machine, machine.initial_state(), trace)
     _, (merge,) = machine.step(state, WorkDone.alone("a", 512, 8, 0.4))
     assert merge.weights == {"a": 0.5, "b": 0.5}
 
@@ -84,19 +81,16 @@ def test_a_lost_workers_rows_are_divided_equally():
     state = follow(machine, state, [(WorkerLost("a"), [])])
     assert {n: m.quota_rows for n, m in state.members.items()} == {"b": 86, "c": 42 + 85}
     assert state.remaining_rows == 0
-    state = follow(
-        machine,
-        state,
-        [
-            (WorkDone.alone("b", 64, 1, 1.0), ["b 64"]),
-            (WorkDone.alone("b", 43, 1, 1.0), ["b 22"]),
-            (WorkDone.alone("c", 64, 1, 2.0), ["c 64"]),
-            (WorkDone.alone("c", 64, 1, 2.0), ["c 63"]),
-            (WorkDone.alone("b", 64, 1, 1.0), []),
-            (WorkDone.alone("b", 22, 1, 1.0), []),
-            (WorkDone.alone("c", 64, 1, 2.0), []),
-        ],
-    )
+    trace = [
+        (WorkDone.alone("b", 64, 1, 1.0), ["b 64"]),
+        (WorkDone.alone("b", 43, 1, 1.0), ["b 22"]),
+        (WorkDone.alone("c", 64, 1, 2.0), ["c 64"]),
+        (WorkDone.alone("c", 64, 1, 2.0), ["c 63"]),
+        (WorkDone.alone("b", 64, 1, 1.0), []),
+        (WorkDone.alone("b", 22, 1, 1.0), []),
+        (WorkDone.alone("c", 64, 1, 2.0), []),
+    ]
+    state = follow(machine, state, trace)
     _, (merge,) = machine.step(state, WorkDone.alone("c", 63, 1, 2.0))
     assert merge.weights == {"b": 0.5, "c": 0.5}
 

@@ -58,15 +58,12 @@ def test_a_trace_of_a_megabatch():
 
 def test_the_last_step_of_a_megabatch_has_what_is_left():
     machine = make("mirrored, whole batches")  # steps of 192 rows: two, and 128 rows
-    state = follow(
-        machine,
-        machine.initial_state(),
-        [
-            (Started(("a", "b", "c")), []),
-            (Begin(), ["a 128 b 128 c 128"]),
-            (done(0.5, a=128, b=128, c=128), ["a 43 b 43 c 42"]),
-        ],
-    )
+    trace = [
+        (Started(("a", "b", "c")), []),
+        (Begin(), ["a 128 b 128 c 128"]),
+        (done(0.5, a=128, b=128, c=128), ["a 43 b 43 c 42"]),
+    ]
+    state = follow(machine, machine.initial_state(), trace)
     assert state.remaining_rows == 0
     assert sum(worker.leased_rows for worker in state.members.values()) == 128
 

@@ -40,22 +40,19 @@ def test_a_trace_of_algorithm_1():
     cpu = WorkDone.alone(
         "cpu", 64, 4, 2.5
     )  # a batch of the pool: one update of each of four threads
-    state = follow(
-        machine,
-        machine.initial_state(),
-        [
-            (STARTED, []),
-            (Begin(), ["cpu 64", "gpu 64"]),  # 6 batches are left
-            (gpu(), ["gpu 64"]),  # 5
-            (gpu(), ["gpu 64"]),  # 4
-            (cpu, ["cpu 64"]),  # 3
-            (gpu(), ["gpu 64"]),  # 2
-            (gpu(), ["gpu 64"]),  # 1
-            # 2.5 s on the pool: the replica does what it has and the last one in 2 s
-            (cpu, []),
-            (gpu(), ["gpu 64"]),
-        ],
-    )
+    trace = [
+        (STARTED, []),
+        (Begin(), ["cpu 64", "gpu 64"]),  # 6 batches are left
+        (gpu(), ["gpu 64"]),  # 5
+        (gpu(), ["gpu 64"]),  # 4
+        (cpu, ["cpu 64"]),  # 3
+        (gpu(), ["gpu 64"]),  # 2
+        (gpu(), ["gpu 64"]),  # 1
+        # 2.5 s on the pool: the replica does what it has and the last one in 2 s
+        (cpu, []),
+        (gpu(), ["gpu 64"]),
+    ]
+    state = follow(machine, machine.initial_state(), trace)
     state, (merge,) = machine.step(state, gpu())
     # 2 batches of 4 updates, and 6 of one
     assert merge == Merge({"gpu": 6 / 14, "cpu": 8 / 14}, 0.0, perturbed=False)
@@ -137,19 +134,16 @@ def test_a_trace_of_cpu_gpu_hogbatch():
     state, _ = machine.step(machine.initial_state(), STARTED)
     begun, leases = machine.step(state, Begin())
     assert leases == (Work.alone("cpu", 4, 4, 2.0 / 64), Work.alone("gpu", 64, 64, 2.0))
-    state = follow(
-        machine,
-        begun,
-        [  # 188 rows are left
-            (cpu, ["cpu 4"]),  # 184
-            (gpu(), ["gpu 64"]),  # 120
-            (cpu, ["cpu 4"]),  # 116
-            (gpu(), ["gpu 64"]),  # 52
-            (cpu, ["cpu 4"]),  # 48
-            (gpu(), ["gpu 48"]),  # the rest is a smaller batch
-            (cpu, []),
-        ],
-    )
+    trace = [  # 188 rows are left
+        (cpu, ["cpu 4"]),  # 184
+        (gpu(), ["gpu 64"]),  # 120
+        (cpu, ["cpu 4"]),  # 116
+        (gpu(), ["gpu 64"]),  # 52
+        (cpu, ["cpu 4"]),  # 48
+        (gpu(), ["gpu 48"]),  # the rest is a smaller batch
+        (cpu, []),
+    ]
+    state = follow(machine, begun, trace)
     _, (merge,) = machine.step(state, gpu(48, 0.75))
     assert merge.weights == {"gpu": 4 / 20, "cpu": 16 / 20}  # "almost exclusively" the pool's
 

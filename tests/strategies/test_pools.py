@@ -44,19 +44,16 @@ def test_a_trace_of_a_megabatch_with_a_slow_pool():
     state, _ = machine.step(machine.initial_state(), STARTED)
     state, leases = machine.step(state, Begin())
     assert leases[:2] == (Work.alone("cpu", 4, 4, 2.0 / 64), Work.alone("gpu", 64, 64, 2.0))
-    state = follow(
-        machine,
-        state,
-        [  # 120 rows are left; the pool does a row a second, the replica 64
-            # 128 rows, the half of all, are the replica's while the pool's speed is not known
-            (gpu(), []),
-            (gpu(), ["gpu 64"]),  # it is idle, and ends sooner than the pool can
-            (WorkDone.alone("cpu", 4, 4, 4.0), ["gpu 56"]),
-            (gpu(), []),
-            (gpu(56), []),
-            (WorkDone.alone("cpu", 4, 4, 4.0), [Measure(("cpu", "gpu"))]),
-        ],
-    )
+    trace = [  # 120 rows are left; the pool does a row a second, the replica 64
+        # 128 rows, the half of all, are the replica's while the pool's speed is not known
+        (gpu(), []),
+        (gpu(), ["gpu 64"]),  # it is idle, and ends sooner than the pool can
+        (WorkDone.alone("cpu", 4, 4, 4.0), ["gpu 56"]),
+        (gpu(), []),
+        (gpu(56), []),
+        (WorkDone.alone("cpu", 4, 4, 4.0), [Measure(("cpu", "gpu"))]),
+    ]
+    state = follow(machine, state, trace)
     # the pool made two batches, of four updates each: it counts as two updates of its replica
     assert state.members["cpu"].updates == 2.0
     state, (merge,) = machine.step(state, NORMS)

@@ -66,16 +66,13 @@ def test_sizes_stay_whatever_the_speeds_become():
 
 def test_a_probe_takes_no_more_rows_than_there_are():
     machine = make("static", megabatch_batches=1, probe_batches=4)  # 64 rows, probes of 256
-    state = follow(
-        machine,
-        machine.initial_state(),
-        [
-            (Started(("a", "b", "c")), []),
-            (Begin(), ["a 22", "b 21", "c 21"]),
-            (WorkDone.alone("a", 22, 1, 1.0), []),
-            (WorkDone.alone("b", 21, 1, 1.0), []),
-        ],
-    )
+    trace = [
+        (Started(("a", "b", "c")), []),
+        (Begin(), ["a 22", "b 21", "c 21"]),
+        (WorkDone.alone("a", 22, 1, 1.0), []),
+        (WorkDone.alone("b", 21, 1, 1.0), []),
+    ]
+    state = follow(machine, machine.initial_state(), trace)
     _, (merge,) = machine.step(state, WorkDone.alone("c", 21, 1, 2.0))
     assert sum(merge.weights.values()) == pytest.approx(1.0)
 
@@ -107,14 +104,11 @@ def test_a_trace_of_synchronous_steps():
     assert machine.is_joint
     assert machine.shares_optimizer
     both = {"a": 64, "b": 64}
-    state = follow(
-        machine,
-        machine.initial_state(),
-        [
-            (Started(("a", "b")), []),
-            (Begin(), ["a 64 b 64"]),  # two steps of 32 rows each
-        ],
-    )
+    trace = [
+        (Started(("a", "b")), []),
+        (Begin(), ["a 64 b 64"]),  # two steps of 32 rows each
+    ]
+    state = follow(machine, machine.initial_state(), trace)
     # 64 and 21.3 rows a second: batches of 48 and 16; six steps of a second each are left
     done = WorkDone(2.0, both, {"a": 2, "b": 2}, {"a": 1.0, "b": 3.0})
     state, (gang,) = machine.step(state, done)
