@@ -50,12 +50,13 @@ help:
 setup: $(READY)
 
 # A stamp is newer than pyproject.toml exactly when the packages it asks for are installed: first
-# those that kernels need, which are compiled while all others are being installed.
+# those that kernels need, which are compiled while all others are being installed. The pip of an
+# older Python takes twice as long for that as a current one.
 $(CORE): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "daskxml needs Python 3.11 or newer; try make PYTHON=python3.12" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --upgrade pip  # the one of an older Python takes twice as long for the rest
+	$(PIP) --upgrade pip
 	@$(BIN)/python -c 'import tomllib; from pathlib import Path; \
 	  project = tomllib.loads(Path("pyproject.toml").read_text())["project"]; \
 	  print(*project["dependencies"], sep="\n")' >$(VENV)/core.txt
