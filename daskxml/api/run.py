@@ -291,10 +291,7 @@ class Place(Protocol):
 
 
 def resolve_run(
-    config: Config,
-    train: Any,
-    test: Any,
-    *overrides: Iterable[str] | Mapping[str, Any],
+    config: Config, train: Any, test: Any, *overrides: Iterable[str] | Mapping[str, Any]
 ) -> RunConfig:
     """Return the resolved run file of a call, with absolute paths.
 

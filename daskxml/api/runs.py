@@ -51,10 +51,7 @@ class RunHandle(RunRecord):
     scheduler: str | None = field(default=None, repr=False, compare=False)
 
     def follow(
-        self,
-        *,
-        on_event: OnEvent | None = None,
-        on_megabatch: OnMegabatch | None = None,
+        self, *, on_event: OnEvent | None = None, on_megabatch: OnMegabatch | None = None
     ) -> Run:
         """Follow the run from its beginning to its end, and return its result.
 

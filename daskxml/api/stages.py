@@ -23,13 +23,7 @@ from distributed import Client, Future, wait
 from distributed.scheduler import KilledWorker
 
 from daskxml.api import stage_tasks as tasks
-from daskxml.api.collections import (
-    RowsOnWorkers,
-    TextFiles,
-    find_documents,
-    find_rows,
-    place_given,
-)
+from daskxml.api.collections import RowsOnWorkers, TextFiles, find_documents, find_rows, place_given
 from daskxml.api.run import Matrices, resolve_run
 from daskxml.api.stage_tasks import Function
 from daskxml.cluster.connection import kept
@@ -324,12 +318,7 @@ class RowStages:
         return self._rows(name, key, (), start)
 
     def vectorize(
-        self,
-        documents: Rows,
-        like: Rows | None = None,
-        *,
-        name: str = VECTORIZE,
-        **settings: Any,
+        self, documents: Rows, like: Rows | None = None, *, name: str = VECTORIZE, **settings: Any
     ) -> Rows:
         """Return the TF-IDF rows of documents, whose texts are read once.
 

@@ -16,12 +16,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from daskxml.api.estimators.labels import LabelsError, LabelSet, read_labels
-from daskxml.api.estimators.settings import (
-    DEFAULT_METRIC,
-    measure,
-    one_epoch,
-    resolve_settings,
-)
+from daskxml.api.estimators.settings import DEFAULT_METRIC, measure, one_epoch, resolve_settings
 from daskxml.api.in_process import train_here
 from daskxml.api.run import Matrices, Run
 from daskxml.config import RunConfig

@@ -75,13 +75,7 @@ class DaskXMLClassifier(XMLClassifier):
         return {**super().__getstate__(), "client": None}
 
     def fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any = None,
-        *,
-        eval_set: Any = None,
-        model: Any = None,
+        self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None, model: Any = None
     ) -> Self:
         """Train on rows of a cluster.
 

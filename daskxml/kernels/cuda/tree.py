@@ -14,13 +14,7 @@ import numpy as np
 from daskxml.core.arrays import Array, Csr
 from daskxml.kernels.cuda.device import NULL, grid
 from daskxml.kernels.cuda.sparse import CudaSparse, values_or_null
-from daskxml.kernels.operands import (
-    NO_ROWS_BIAS,
-    FittedBlock,
-    NodeProblem,
-    TreeArrays,
-    TreeWeights,
-)
+from daskxml.kernels.operands import NO_ROWS_BIAS, FittedBlock, NodeProblem, TreeArrays, TreeWeights
 
 _TILE = 32  # children of a problem that one block fits
 _ROW_THREADS, _THREADS = 128, 256

@@ -218,8 +218,7 @@ class BlockPass:
             for sums in (self.lane_loss, self.lane_target):
                 sums *= self.weights.rows
         return self.kernels.deferred_sum(
-            (self.lane_loss.reshape(-1), 1.0),
-            (self.lane_target.reshape(-1), -1.0),
+            (self.lane_loss.reshape(-1), 1.0), (self.lane_target.reshape(-1), -1.0)
         )
 
     def rank(self, lane: int, start: int, stop: int, scores: Array, ids: Array) -> None:

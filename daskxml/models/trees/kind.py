@@ -18,14 +18,7 @@ import numpy as np
 from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.text import counted
 from daskxml.kernels import Kernels
-from daskxml.models.protocol import (
-    Arrays,
-    FittedKind,
-    Limit,
-    Ranker,
-    joined_arrays,
-    split_arrays,
-)
+from daskxml.models.protocol import Arrays, FittedKind, Limit, Ranker, joined_arrays, split_arrays
 from daskxml.models.trees.spec import AUTO, TreeShape, TreeSpec
 
 if TYPE_CHECKING:
