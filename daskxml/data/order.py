@@ -22,7 +22,7 @@ GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio: SplitMix64's increme
 MASK = 2**64 - 1
 
 
-@njit(nogil=True)
+@njit(nogil=True, inline="always")
 def mix_bits(word):  # type: ignore[no-untyped-def]
     """SplitMix64's finaliser: a bijection of uint64; every input bit moves every output bit."""
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

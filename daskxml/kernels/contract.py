@@ -52,23 +52,25 @@ class Kernels(Protocol):
     synchronize with the device; the others need not. What only a CPU has is not here: samples of
     labels, weights of rows and labels, steps with one row and their ranking are functions of
     `daskxml.kernels.cpu`, and the run file refuses them on a GPU.
+
+    Attributes
+    ----------
+    name
+        ``cpu`` or ``cuda``.
+    threads
+        How many label ranges are worked on at the same time: threads of a CPU, 1 on a GPU.
+    has_fused_softmax
+        Whether exponentials are computed twice and not stored: on a GPU. The steps of softmax
+        differ: a CPU's are `daskxml.kernels.cpu.kernels.CpuKernels`'s own, a GPU's
+        `daskxml.kernels.cuda.labels.CudaLabels`'s.
+    gradient_floats
+        How many floats of a gradient to form at a time, where it must be materialized.
     """
 
-    @property
-    def name(self) -> str:
-        """``cpu`` or ``cuda``."""
-
-    @property
-    def threads(self) -> int:
-        """How many label ranges are worked on at the same time: threads of a CPU, 1 on a GPU."""
-
-    @property
-    def has_fused_softmax(self) -> bool:
-        """Whether exponentials are computed twice and not stored: on a GPU.
-
-        The steps of softmax differ: a CPU's are `daskxml.kernels.cpu.kernels.CpuKernels`'s own,
-        a GPU's `daskxml.kernels.cuda.labels.CudaLabels`'s.
-        """
+    name: str
+    threads: int
+    has_fused_softmax: bool
+    gradient_floats: int
 
     def close(self) -> None:
         """Stop the threads; the kernels may not be used afterwards."""
@@ -98,10 +100,6 @@ class Kernels(Protocol):
 
     def to_host(self, value: T) -> T:
         """The same as NumPy arrays; without a copy where they already are."""
-
-    @property
-    def gradient_floats(self) -> int:
-        """How many floats of a gradient to form at a time, where it must be materialized."""
 
     def free_bytes(self) -> int:
         """How much can still be allocated; 0 if unknown."""

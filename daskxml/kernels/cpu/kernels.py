@@ -45,11 +45,8 @@ class CpuKernels(HostMemory, CpuDense, CpuSparse, CpuLabels, CpuOptim, CpuTree):
     name = "cpu"
 
     def __init__(self, threads: int) -> None:
+        self.threads = threads
         self.team = self._team = ThreadTeam(threads)
-
-    @property
-    def threads(self) -> int:
-        return self._team.count
 
     def close(self) -> None:
         self._team.close()

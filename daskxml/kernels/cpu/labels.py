@@ -298,6 +298,9 @@ class BatchWeights:
         softmax_losses(out, peak, total, partial_targets, lengths, self.means, self.rows)
 
 
+_EQUAL = BatchWeights(_NONE, _NONE, _NONE, True)  # which are all 1: both losses are the same
+
+
 class CpuLabels:
     """A CPU's kernels on blocks of labels.
 
@@ -316,6 +319,9 @@ class CpuLabels:
     merge_top_k = staticmethod(ranking.merge_top_k)
     softmax_scores = staticmethod(ranking.softmax_scores)
     sigmoid_scores = staticmethod(ranking.sigmoid_scores)
+    target_logits = staticmethod(_EQUAL.add_target_logits)
+    subtract_targets = staticmethod(_EQUAL.subtract_targets)
+    softmax_losses = staticmethod(_EQUAL.softmax_losses)
 
     def block_labels(self, rows: int, labels: int) -> int:
         return max(1, min(labels, max(64, min(2048, _BLOCK_FLOATS // max(1, rows)))))
@@ -332,26 +338,6 @@ class CpuLabels:
         each_row: bool,
     ) -> None:  # fmt: skip
         target_weights(row_weight, label_weight, lengths, np.float32(factor), each_row)
-
-    def target_logits(
-        self, out: Array, logits: Array, bias: Array, y: Csr, rows: Array,
-        first_row: int, first_label: int,
-    ) -> None:  # fmt: skip
-        place = (y.indptr, y.indices), rows, first_row, first_label, True
-        target_logits(out, logits, bias, _NONE, *place)
-
-    def subtract_targets(
-        self, delta: Array, row_sums: Array, weights: Array, y: Csr, rows: Array,
-        first_row: int, first_label: int,
-    ) -> None:  # fmt: skip
-        """Subtract ``weights[first_row + i]`` at ``rows[i]``'s labels, from ``row_sums`` too."""
-        place = (y.indptr, y.indices), rows, first_row, first_label, True
-        subtract_targets(delta, row_sums, weights, _NONE, *place)
-
-    def softmax_losses(
-        self, out: Array, peak: Array, total: Array, partial_targets: Array, lengths: Array
-    ) -> None:
-        softmax_losses(out, peak, total, partial_targets, lengths, _NONE, _NONE)
 
     def sigmoid_block(
         self, logits: Array, bias: Array, weight: float, row_sums: Array, loss: Array, part: Array

@@ -17,6 +17,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from daskxml.core.jit import njit
+from daskxml.data.order import GOLDEN, mix_bits
 
 # exp(x) = 2**n * exp(r), n = round(x / ln 2), |r| <= ln(2) / 2; coefficients of Cephes' expf.
 _LOG2E = np.float32(1.44269504088896341)
@@ -41,9 +42,7 @@ HAS_FLOAT16: Final[bool] = platform.machine() in ("aarch64", "arm64") or bool(
 
 CACHE_LINE = 64  # bytes
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
+_GOLDEN = np.uint64(GOLDEN)
 
 
 @intrinsic
@@ -116,10 +115,7 @@ def exp32(x: Any) -> Any:
 @njit(inline="always")
 def hash64(key: Any, index: Any) -> Any:
     """Number ``index`` of the stream ``key``: SplitMix64 (Steele, Lea and Flood 2014)."""
-    z = np.uint64(key) + (np.uint64(index) + np.uint64(1)) * _GOLDEN
-    z = (z ^ (z >> np.uint64(30))) * _MIX_1
-    z = (z ^ (z >> np.uint64(27))) * _MIX_2
-    return z ^ (z >> np.uint64(31))
+    return mix_bits(np.uint64(key) + (np.uint64(index) + np.uint64(1)) * _GOLDEN)
 
 
 @njit(inline="always")
