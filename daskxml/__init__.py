@@ -33,27 +33,10 @@ if TYPE_CHECKING:
 keep_private()  # before anything loads Numba
 
 __all__ = [
-    "STOP",
-    "ConfigError",
-    "DaskXMLClassifier",
-    "DaskxmlError",
-    "InputError",
-    "Matrices",
-    "Model",
-    "Pipeline",
-    "Run",
-    "XMLClassifier",
-    "attach",
-    "launch",
-    "load",
-    "make_scorer",
-    "mix",
-    "predict",
-    "runs",
-    "simulate",
-    "train",
-    "verify",
-]
+    "STOP", "ConfigError", "DaskXMLClassifier", "DaskxmlError", "InputError", "Matrices", "Model",
+    "Pipeline", "Run", "XMLClassifier", "attach", "launch", "load", "make_scorer", "mix", "predict",
+    "runs", "simulate", "train", "verify",
+]  # fmt: skip
 
 # Loaded on first use: `import daskxml` must cost little, and load neither Dask nor CuPy nor
 # scikit-learn.

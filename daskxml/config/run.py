@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from daskxml.collectives.combine import CombineConfig
-from daskxml.config.sections import (
-    CheckpointSection,
-    ClusterSection,
-    EvaluationSection,
-    GpuSection,
-    RunSection,
-    TrainingSection,
-)
+from daskxml.config import sections
 from daskxml.config.toml import Source, decode, encode, one_line_lists, read_source, suggestion
 from daskxml.core.errors import ConfigError
 from daskxml.core.fields import type_hints
@@ -47,7 +40,7 @@ class RunConfig:
         The key in `daskxml.strategies.STRATEGIES`, and that strategy's ``Config``.
     """
 
-    run: RunSection = field(default_factory=RunSection)
+    run: sections.RunSection = field(default_factory=sections.RunSection)
     data: DataSection = field(default_factory=DataSection)
     text: TextSettings = field(default_factory=TextSettings)
     model: Spec = field(default_factory=lambda: TRAINED[DEFAULT_KIND].Spec(features=1, labels=1))
@@ -57,11 +50,11 @@ class RunConfig:
     combine: CombineConfig = field(default_factory=CombineConfig)
     strategy_name: str = DEFAULT_STRATEGY
     strategy: Any = field(default_factory=lambda: STRATEGIES[DEFAULT_STRATEGY].Config())
-    training: TrainingSection = field(default_factory=TrainingSection)
-    evaluation: EvaluationSection = field(default_factory=EvaluationSection)
-    checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
-    cluster: ClusterSection = field(default_factory=ClusterSection)
-    gpu: GpuSection = field(default_factory=GpuSection)
+    training: sections.TrainingSection = field(default_factory=sections.TrainingSection)
+    evaluation: sections.EvaluationSection = field(default_factory=sections.EvaluationSection)
+    checkpoint: sections.CheckpointSection = field(default_factory=sections.CheckpointSection)
+    cluster: sections.ClusterSection = field(default_factory=sections.ClusterSection)
+    gpu: sections.GpuSection = field(default_factory=sections.GpuSection)
 
     @property
     def kind(self) -> TrainedKind[Any]:
@@ -78,7 +71,8 @@ class RunConfig:
 
         Examples
         --------
-        >>> run = dataclasses.replace(load_run_config("mirrored"), cluster=ClusterSection(pools=1))
+        >>> pools = sections.ClusterSection(pools=1)
+        >>> run = dataclasses.replace(load_run_config("mirrored"), cluster=pools)
         >>> [problem[:3] for problem in run.problems()]
         [('cluster', 'pools', 1)]
         """
@@ -155,7 +149,7 @@ class RunConfig:
                 yield Limit(place, (off,), "needs all labels: leave [sampling] out")
         if self.cluster.device == "cpu":
             why = "is for GPUs, but [cluster] device = 'cpu': leave the section out, or let device "
-            yield Limit("gpu", (GpuSection(),), why + "be 'auto' or 'cuda'")
+            yield Limit("gpu", (sections.GpuSection(),), why + "be 'auto' or 'cuda'")
         if self.gpu.exact:
             why = "needs float32 products off, which [gpu] exact = true asks for"
             yield Limit("gpu.output_dtype", ("float32",), why)

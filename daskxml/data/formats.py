@@ -24,21 +24,7 @@ import numpy as np
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
 from daskxml.core.text import parse_json, quoted
-from daskxml.data import tables
-from daskxml.data.blocks import (
-    LINE_BYTES,
-    TEXT_BYTES,
-    Block,
-    Header,
-    count_lines_before,
-    cut_lines,
-    decoded,
-    expand,
-    open_file,
-    read_head,
-    read_header,
-    read_texts,
-)
+from daskxml.data import blocks, tables
 from daskxml.data.npz import open_npz
 from daskxml.data.parse import Dialect, parse_bytes, parse_pieces
 from daskxml.data.rows import concatenate, find_bad_row
@@ -69,15 +55,17 @@ class Text:
         """Return the names of its columns, which it does not have."""
         return []
 
-    def header(self, path: str, column: str) -> Header | None:
+    def header(self, path: str, column: str) -> blocks.Header | None:
         """Return what a file declares; None: nothing, and ids may count from 0 or 1."""
-        return read_header(path)
+        return blocks.read_header(path)
 
-    def cut(self, path: str, block_bytes: int) -> list[Block]:
+    def cut(self, path: str, block_bytes: int) -> list[blocks.Block]:
         """Return a file's blocks of about so many bytes, in the order of its rows."""
-        return cut_lines(Block(path, 0, None, read_header(path) is not None), block_bytes)
+        return blocks.cut_lines(
+            blocks.Block(path, 0, None, blocks.read_header(path) is not None), block_bytes
+        )
 
-    def read(self, block: Block, dialect: Dialect, parse: tables.Parse) -> Iterator[Any]:
+    def read(self, block: blocks.Block, dialect: Dialect, parse: tables.Parse) -> Iterator[Any]:
         """Yield the rows of a block in pieces, or what ``parse`` makes of each piece."""
         if parse is tables.parse_documents:
             raise InputError(tables.NO_DOCUMENTS, block.path)
@@ -97,19 +85,19 @@ class PartTable:
         with self._opened(path) as table:
             return table.names
 
-    def header(self, path: str, column: str) -> Header | None:
+    def header(self, path: str, column: str) -> blocks.Header | None:
         """Return what it declares, or how many columns a dense table has."""
         with self._opened(path) as table:
             return table.header or tables.dense_header(table.names, column)
 
-    def cut(self, path: str, block_bytes: int) -> list[Block]:
+    def cut(self, path: str, block_bytes: int) -> list[blocks.Block]:
         """Return blocks of consecutive parts."""
         with self._opened(path) as table:
             starts = np.append(0, np.cumsum(table.nbytes))[:-1] // block_bytes
         firsts = np.flatnonzero(np.diff(starts)) + 1
-        return [Block(path, *cut) for cut in pairwise([0, *firsts.tolist(), len(starts)])]
+        return [blocks.Block(path, *cut) for cut in pairwise([0, *firsts.tolist(), len(starts)])]
 
-    def read(self, block: Block, dialect: Dialect, parse: tables.Parse) -> Iterator[Any]:
+    def read(self, block: blocks.Block, dialect: Dialect, parse: tables.Parse) -> Iterator[Any]:
         """Yield what is made of each Arrow batch."""
         assert block.stop is not None
         with self._opened(block.path) as table:
@@ -132,7 +120,7 @@ class PartTable:
         """Open a table, and explain where it is damaged."""
         import pyarrow
 
-        with open_file(path) as file:
+        with blocks.open_file(path) as file:
             try:
                 yield self.opens(file, path)
             except (MemoryError, OverflowError):
@@ -157,16 +145,16 @@ class LineTable:
         """Return the names of its columns."""
         return self.opens(path).names
 
-    def header(self, path: str, column: str) -> Header | None:
+    def header(self, path: str, column: str) -> blocks.Header | None:
         """Return how many columns a dense table has."""
         return tables.dense_header(self.names(path), column)
 
-    def cut(self, path: str, block_bytes: int) -> list[Block]:
+    def cut(self, path: str, block_bytes: int) -> list[blocks.Block]:
         """Return blocks of whole lines."""
-        read_head(path)
-        return cut_lines(Block(path, 0, None), block_bytes)
+        blocks.read_head(path)
+        return blocks.cut_lines(blocks.Block(path, 0, None), block_bytes)
 
-    def read(self, block: Block, dialect: Dialect, parse: tables.Parse) -> Iterator[Any]:
+    def read(self, block: blocks.Block, dialect: Dialect, parse: tables.Parse) -> Iterator[Any]:
         """Yield what is made of each piece of lines."""
         table = self.opens(block.path)
         names = _wanted(table, dialect, parse, block.path, 1)
@@ -174,7 +162,7 @@ class LineTable:
         def make(rows: list[bytes]) -> Any:
             return tables.parse_batch(table.batch(rows, names), dialect, parse)
 
-        for text, before in read_texts(block, dialect.line_bytes):
+        for text, before in blocks.read_texts(block, dialect.line_bytes):
             data = text[:-PADDING].tobytes()
             lines = data.removesuffix(b"\n").split(b"\n") if data else []
             numbers = [n for n, line in enumerate(lines, 1) if line.strip() or table.has_blanks]
@@ -186,9 +174,9 @@ class LineTable:
 
 
 def _refuse_line(
-    block: Block, before: int, numbers: Sequence[int], row: int, problem: str
+    block: blocks.Block, before: int, numbers: Sequence[int], row: int, problem: str
 ) -> InputError:
-    return InputError(problem, block.path, numbers[row] + before + count_lines_before(block))
+    return InputError(problem, block.path, numbers[row] + before + blocks.count_lines_before(block))
 
 
 def _wanted(
@@ -248,7 +236,7 @@ def open_csv(path: str) -> tables.Lines:
     """Open a CSV with a line of column names, separated by tabs if its name ends in ``.tsv``."""
     delimiter = "\t" if path.lower().removesuffix(".gz").endswith(".tsv") else ","
     try:
-        line = decoded(_first_line(path, TEXT_BYTES))
+        line = blocks.decoded(_first_line(path, blocks.TEXT_BYTES))
         names = [name.strip() for name in next(csv.reader([line], delimiter=delimiter), [])]
     except InputError as error:
         raise InputError(error.problem, path) from None
@@ -262,7 +250,7 @@ def _csv_batch(names: list[str], delimiter: str, lines: list[bytes], wanted: lis
     import pyarrow.csv
 
     data = b"\n".join(lines) + b"\n"
-    decoded(data)
+    blocks.decoded(data)
     wrong: list[Any] = []
 
     def note(row: Any) -> str:
@@ -364,12 +352,12 @@ def arrow_array(values: Sequence[Any], name: str) -> Any:
         raise InputError(f"{problem}; write all rows alike") from None
 
 
-def _first_line(path: str, line_bytes: int = LINE_BYTES) -> bytes:
+def _first_line(path: str, line_bytes: int = blocks.LINE_BYTES) -> bytes:
     """Return the first line of a file that is not blank, without a byte order mark."""
-    head = read_head(path).removeprefix(b"\xef\xbb\xbf").lstrip()
+    head = blocks.read_head(path).removeprefix(b"\xef\xbb\xbf").lstrip()
     if b"\n" in head:
         return head.split(b"\n", 1)[0]
-    with closing(read_texts(Block(path, 0, None), line_bytes)) as texts:
+    with closing(blocks.read_texts(blocks.Block(path, 0, None), line_bytes)) as texts:
         for text, _ in texts:
             if line := text[:-PADDING].tobytes().lstrip().split(b"\n", 1)[0]:
                 return line
@@ -385,7 +373,7 @@ def open_documents(column: str, path: str) -> tables.Lines:
 def _document_batch(lines: list[bytes], names: list[str]) -> Any:
     import pyarrow
 
-    texts = decoded(b"\n".join(lines)).split("\n") if lines else []
+    texts = blocks.decoded(b"\n".join(lines)).split("\n") if lines else []
     return pyarrow.table({names[0]: pyarrow.array([text.removesuffix("\r") for text in texts])})
 
 
@@ -416,7 +404,7 @@ def format_of(path: str, format: str = "auto") -> str:
     return next((key for key, kind in FORMATS.items() if name.endswith(kind.suffixes)), "text")
 
 
-def plan_files(paths: Sequence[str], block_bytes: int, format: str = "auto") -> list[Block]:
+def plan_files(paths: Sequence[str], block_bytes: int, format: str = "auto") -> list[blocks.Block]:
     """Cut files of any format into blocks of about equal size.
 
     Parameters
@@ -433,7 +421,7 @@ def plan_files(paths: Sequence[str], block_bytes: int, format: str = "auto") -> 
     InputError
         A path is missing, a directory, empty or not readable.
     """
-    files = [file for path in paths for file in expand(path)]
+    files = [file for path in paths for file in blocks.expand(path)]
     kinds = [(file, format_of(file, format)) for file in files]
     return [
         replace(block, format=kind)
@@ -442,7 +430,7 @@ def plan_files(paths: Sequence[str], block_bytes: int, format: str = "auto") -> 
     ]
 
 
-def declared(path: str, format: str = "auto", text_column: str = "") -> Header | None:
+def declared(path: str, format: str = "auto", text_column: str = "") -> blocks.Header | None:
     """Return what a file declares of its contents; of tables of documents that is nothing."""
     return FORMATS[format_of(path, format)].header(path, text_column)
 
@@ -465,7 +453,7 @@ def holds_documents(paths: Sequence[str], format: str = "auto", column: str = "t
     >>> holds_documents(["memory://counts.csv"])
     False
     """
-    block, *_ = plan_files(paths[:1], TEXT_BYTES, format)
+    block, *_ = plan_files(paths[:1], blocks.TEXT_BYTES, format)
     names = set(FORMATS[block.format].names(block.path))
     if column not in names or names & {tables.FEATURES, tables.INDICES}:
         return False
@@ -474,7 +462,7 @@ def holds_documents(paths: Sequence[str], format: str = "auto", column: str = "t
 
 
 def read_pieces(
-    block: Block, dialect: Dialect, parse: tables.Parse = tables.parse_table
+    block: blocks.Block, dialect: Dialect, parse: tables.Parse = tables.parse_table
 ) -> Iterator[Any]:
     """Yield the rows of a block piece by piece, or what ``parse`` makes of each piece of a table.
 
@@ -491,7 +479,7 @@ def read_pieces(
     return kind.read(block, dialect, parse)
 
 
-def read_documents(block: Block, dialect: Dialect) -> tables.Documents:
+def read_documents(block: blocks.Block, dialect: Dialect) -> tables.Documents:
     """Return the documents of a block, and the names of each one's labels.
 
     Raises
@@ -512,7 +500,7 @@ def read_documents(block: Block, dialect: Dialect) -> tables.Documents:
     return list(chain.from_iterable(texts)), list(chain.from_iterable(labels))
 
 
-def read_block(block: Block, dialect: Dialect) -> Partition:
+def read_block(block: blocks.Block, dialect: Dialect) -> Partition:
     """Parse a block of a file of any format.
 
     Raises

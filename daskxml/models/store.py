@@ -32,15 +32,6 @@ from daskxml.models.kinds import kind_of, spec_from_dict
 from daskxml.models.protocol import Spec, difference
 from daskxml.models.tensors import Arrays, read_tensors, save_tensors
 
-__all__ = [
-    "ModelHeader",
-    "holds_model",
-    "model_bytes",
-    "read_model",
-    "stored_arrays",
-    "write_model",
-]
-
 ARCHIVE: Final = ".zip"
 FORMAT: Final = "daskxml-model"
 FORMAT_VERSION: Final = 1

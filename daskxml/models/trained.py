@@ -25,6 +25,7 @@ from daskxml.data.text import check_texts
 from daskxml.kernels import get_kernels
 from daskxml.kernels.operands import BITS
 from daskxml.metrics import MetricSums, metric_sums, propensities
+from daskxml.models import store
 from daskxml.models.decisions import Average, Decisions, learn_decisions
 from daskxml.models.kinds import kind_of
 from daskxml.models.network.spec import check_rank
@@ -39,20 +40,12 @@ from daskxml.models.rankings import (
     scores_csr,
     unknown_texts,
 )
-from daskxml.models.store import (
-    ModelHeader,
-    check_names,
-    folder_to_read,
-    folder_to_write,
-    read_model,
-    write_model,
-)
 from daskxml.models.together import MEASURES, Measure, Together
 
 DROP = 0.065  # of the squares of the weights of trees: half of the weights and more
 _HIGHEST, _OUTSIDE = 1.0 - 2.0**-25, -1000.0  # probability, and logit, of a label of trees
 _LEAST_DECIDED, _DECIDED = 20, 4  # labels looked at: at least, and for each of a training row
-WholeModel = tuple[ModelHeader, Mapping[str, Any], npt.NDArray[np.int64]]
+WholeModel = tuple[store.ModelHeader, Mapping[str, Any], npt.NDArray[np.int64]]
 _LEAST_HELD_OUT = 200  # rows, for a calibration of which nobody has asked
 
 
@@ -74,6 +67,7 @@ class Model:
     Examples
     --------
     >>> from daskxml.models.network.spec import ModelSpec
+    >>> from daskxml.models.store import ModelHeader
     >>> spec = ModelSpec(features=3, labels=2, hidden=())
     >>> weights = {"output.weight": np.eye(2, 3, dtype=np.float32),
     ...            "output.bias": np.zeros(2, np.float32)}
@@ -85,7 +79,7 @@ class Model:
 
     def __init__(
         self,
-        header: ModelHeader,
+        header: store.ModelHeader,
         parameters: Mapping[str, Any],
         label_counts: npt.NDArray[np.int64],
         *,
@@ -118,8 +112,8 @@ class Model:
         ModelError
             If it holds no model, or one that is damaged or of another version.
         """
-        with folder_to_read(directory) as folder:
-            return cls(*read_model(folder, verify=verify), threads=threads)
+        with store.folder_to_read(directory) as folder:
+            return cls(*store.read_model(folder, verify=verify), threads=threads)
 
     def warm_up(self) -> None:
         """Load, and if need be compile, the kernels, so that the first prediction does not wait."""
@@ -140,9 +134,9 @@ class Model:
         ModelError
             If there is a model and ``overwrite`` is not set, or the disk is full.
         """
-        with folder_to_write(directory, overwrite) as folder:
+        with store.folder_to_write(directory, overwrite) as folder:
             arguments = (folder, self.header, self.parameters, self.label_counts)
-            write_model(*arguments, overwrite=overwrite)
+            store.write_model(*arguments, overwrite=overwrite)
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the one file that `save` writes."""
@@ -488,7 +482,7 @@ class Model:
                 f"no label is new: the columns of Y are {labels.columns:,}, the model's labels "
                 f"{old:,}; give a column for each of these, and behind them for each new one"
             )
-        check_names("label", all_names := (*known, *(names or ())), labels.columns)
+        store.check_names("label", all_names := (*known, *(names or ())), labels.columns)
         found = np.bincount(labels.indices, minlength=labels.columns)[old:]
         if not found.all():
             label = old + int(np.argmin(found))
@@ -526,6 +520,7 @@ class Model:
         Examples
         --------
         >>> from daskxml.models.network.spec import ModelSpec
+        >>> from daskxml.models.store import ModelHeader
         >>> weights = {"output.weight": np.eye(2, 30, dtype=np.float32),
         ...            "output.bias": np.zeros(2, np.float32)}
         >>> header = ModelHeader(spec=ModelSpec(features=30, labels=2, hidden=()), training_rows=9)
@@ -569,6 +564,7 @@ class Model:
         Examples
         --------
         >>> from daskxml.models.network.spec import ModelSpec
+        >>> from daskxml.models.store import ModelHeader
         >>> spec = ModelSpec(features=3, labels=2, hidden=())
         >>> weights = {"output.weight": np.float32([[1, 2, 3], [4, 5, 6]]),
         ...            "output.bias": np.zeros(2, np.float32)}
@@ -637,6 +633,7 @@ class Model:
         Examples
         --------
         >>> from daskxml.models.network.spec import ModelSpec
+        >>> from daskxml.models.store import ModelHeader
         >>> spec = ModelSpec(features=2, labels=2, hidden=())
         >>> weights = {"output.weight": np.eye(2, dtype=np.float32),
         ...            "output.bias": np.ones(2, np.float32)}
@@ -721,7 +718,7 @@ def _labels_of(X: Any, Y: Any) -> Any:
 
 
 def calibrated(
-    header: ModelHeader, parameters: Mapping[str, Any], label_counts: npt.NDArray[np.int64],
+    header: store.ModelHeader, parameters: Mapping[str, Any], label_counts: npt.NDArray[np.int64],
     held_out: Sequence[Partition],
 ) -> WholeModel:  # fmt: skip
     """Return a new model, its header with what `Model.calibrate` learns from held-out rows.

@@ -2,6 +2,7 @@
 
 from daskxml.optim.config import OptimizerConfig, ScheduleConfig
 from daskxml.optim.gradient import GradientBuffer
-from daskxml.optim.optimizer import OPTIMIZERS, Optimizer
+from daskxml.optim.optimizer import Optimizer
+from daskxml.optim.rules import OPTIMIZERS
 
 __all__ = ["OPTIMIZERS", "GradientBuffer", "Optimizer", "OptimizerConfig", "ScheduleConfig"]

@@ -14,22 +14,8 @@ from daskxml.core.errors import ConfigError
 from daskxml.kernels import Drop, InPlace, Kernels, RowGradient, RowSums
 from daskxml.optim.config import OptimizerConfig
 from daskxml.optim.gradient import GradientArrays, SparseGradient
-from daskxml.optim.rules import (
-    Adam,
-    Lamb,
-    Momentum,
-    Nesterov,
-    ParameterSlice,
-    RowRms,
-    Rule,
-    Sgd,
-    as_rows,
-)
+from daskxml.optim.rules import OPTIMIZERS, ParameterSlice, Rule, as_rows
 
-OPTIMIZERS: dict[str, type[Rule]] = {
-    "sgd": Sgd, "momentum": Momentum, "nesterov": Nesterov, "adam": Adam, "lamb": Lamb,
-    "row-rms": RowRms,
-}  # fmt: skip
 FIRST_LAYER = "hidden0.weight"  # its rows are features: skipped where their gradient is zero
 Views = Callable[[Array], Mapping[str, Array]]
 

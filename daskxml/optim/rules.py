@@ -335,3 +335,9 @@ class RowRms(Adam):
         rows = target.as_column()
         (second,) = rows.moments
         self.kernels.row_rms_rows(rows.weight, second, gradient, self.constants(target, lr, step))
+
+
+OPTIMIZERS: dict[str, type[Rule]] = {
+    "sgd": Sgd, "momentum": Momentum, "nesterov": Nesterov, "adam": Adam, "lamb": Lamb,
+    "row-rms": RowRms,
+}  # fmt: skip

@@ -188,19 +188,9 @@ class Drain:
 
 
 Event = (
-    Started
-    | Begin
-    | WorkerJoined
-    | WorkerLost
-    | WorkerSilent
-    | WorkRolledBack
-    | BatchLimited
-    | WorkDone
-    | Measured
-    | Merged
-    | GraceOver
-    | Drain
-)
+    Started | Begin | WorkerJoined | WorkerLost | WorkerSilent | WorkRolledBack | BatchLimited
+    | WorkDone | Measured | Merged | GraceOver | Drain
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,19 +15,9 @@ from daskxml.data.rows import is_on_disk
 from daskxml.data.side_files import label_weights
 from daskxml.kernels.operands import FittedBlock
 from daskxml.models.fitting import FitSettings, Fitter, Member, Plan, Ranking, Slot
+from daskxml.models.trees import nodes
 from daskxml.models.trees.clustering import order_of_tree
 from daskxml.models.trees.forest import Forest, assemble_tree
-from daskxml.models.trees.nodes import (
-    NodeBlock,
-    Packed,
-    Piece,
-    Room,
-    TreeRows,
-    fit_blocks,
-    pack_blocks,
-    plan_pieces,
-    unpack_blocks,
-)
 from daskxml.models.trees.spec import TreeShape
 
 _FOR_BLOCKS = 0.75  # of the free memory
@@ -40,20 +30,20 @@ class TreeFitter(Fitter):
     def __init__(self, settings: FitSettings, slot: Slot) -> None:
         super().__init__(settings, slot)
         self.shape = TreeShape.of(settings.spec)
-        self._rows: dict[int, TreeRows] = {}
+        self._rows: dict[int, nodes.TreeRows] = {}
 
     @cached_property
     def _forest(self) -> Forest:
         return Forest(self.settings.spec, {}, self.kernels)
 
-    def put_together(self, order: Array, plan: Plan, pieces: Sequence[Packed]) -> Member:
+    def put_together(self, order: Array, plan: Plan, pieces: Sequence[nodes.Packed]) -> Member:
         """Return a tree's arrays."""
-        blocks: list[tuple[NodeBlock, FittedBlock]] = []
+        blocks: list[tuple[nodes.NodeBlock, FittedBlock]] = []
         for planned, packed in zip(plan.pieces, pieces, strict=True):
-            blocks += zip(planned.blocks, unpack_blocks(packed), strict=True)
+            blocks += zip(planned.blocks, nodes.unpack_blocks(packed), strict=True)
         return assemble_tree(order, blocks)
 
-    def room(self, part: Partition) -> Room | None:
+    def room(self, part: Partition) -> nodes.Room | None:
         """Return what is free for a block on each thread, None on a GPU; rows are of training.
 
         A quarter is left to fitted pieces.
@@ -68,23 +58,25 @@ class TreeFitter(Fitter):
         if any(power != 1.0 for power in powers) and not is_on_disk(x):
             held += _KEPT_ROWS * 4 * x.nonzeros
         nbytes = _FOR_BLOCKS * (free - held) / self.slot.threads
-        return Room(nbytes, x.columns, x.nonzeros / part.rows, copies=not is_on_disk(x))
+        return nodes.Room(nbytes, x.columns, x.nonzeros / part.rows, copies=not is_on_disk(x))
 
-    def fit(self, part: Partition, counts: Array, order: Array, tree: int, piece: Piece) -> Packed:
+    def fit(
+        self, part: Partition, counts: Array, order: Array, tree: int, piece: nodes.Piece
+    ) -> nodes.Packed:
         """Return a fitted piece, packed; the order is of the tree's leaves, ``(labels,)`` int32."""
         spec, seed = self.settings.spec, self.settings.config.run.seed
         with self.building:
             rows = self._rows_of(part, counts, order, tree)
         with self.turn():
-            fitted = fit_blocks(rows, spec, self.shape, piece.blocks, seed, tree)
-        return pack_blocks(fitted)
+            fitted = nodes.fit_blocks(rows, spec, self.shape, piece.blocks, seed, tree)
+        return nodes.pack_blocks(fitted)
 
-    def _rows_of(self, part: Partition, counts: Array, order: Array, tree: int) -> TreeRows:
+    def _rows_of(self, part: Partition, counts: Array, order: Array, tree: int) -> nodes.TreeRows:
         if tree not in self._rows:
             for old in sorted(self._rows)[: len(self._rows) - _KEPT_ROWS + 1]:
                 del self._rows[old]  # its rows are freed first
             power, weights = self.settings.spec.power_of(tree), self._label_weights(counts)
-            self._rows[tree] = TreeRows(self.kernels, part, order, power, weights)
+            self._rows[tree] = nodes.TreeRows(self.kernels, part, order, power, weights)
         return self._rows[tree]
 
     def _label_weights(self, counts: Array) -> Array | None:
@@ -105,7 +97,7 @@ class TreeFitter(Fitter):
     def plan(self, part: Partition, counts: Array, order: Array, slots: int, on_gpus: bool) -> Plan:
         """Cut a tree into pieces; see `Fitter.plan`."""
         spec, threads, room = self.settings.spec, self.slot.threads, self.room(part)
-        pieces = plan_pieces(
+        pieces = nodes.plan_pieces(
             self.shape, counts[order], self.settings.rows, slots, on_gpus=on_gpus, room=room
         )
         needed = threads * max(piece.nbytes for piece in pieces) / 2**20

@@ -6,20 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from bokeh.models import (
-    ColumnDataSource,
-    CustomJS,
-    CustomJSHover,
-    CustomJSTickFormatter,
-    DataRange1d,
-    FixedTicker,
-    HoverTool,
-    Legend,
-    LegendItem,
-    LinearColorMapper,
-    NumeralTickFormatter,
-    Range1d,
-)
+from bokeh import models
 from bokeh.palettes import Viridis256
 from bokeh.plotting import figure
 
@@ -64,14 +51,14 @@ class LiveChart:
         That of all charts with the same axis: what is zoomed in one is zoomed in all.
     """
 
-    def __init__(self, chart: Chart, x_range: DataRange1d) -> None:
+    def __init__(self, chart: Chart, x_range: models.DataRange1d) -> None:
         self._shown: Chart | None = None
         self.figure = _figure(chart.caption, chart.x_label, x_range=x_range, name=chart.name)
         self.figure.visible = False  # until there is a line to draw
         if chart.from_zero:
             self.figure.y_range.start, self.figure.y_range.range_padding = 0, 0.2
-        self.lines = ColumnDataSource({name: [] for name in ("xs", "ys", "name", "color")})
-        self.lines.js_on_change("tags", CustomJS(code=UNPACK))
+        self.lines = models.ColumnDataSource({name: [] for name in ("xs", "ys", "name", "color")})
+        self.lines.js_on_change("tags", models.CustomJS(code=UNPACK))
         drawn = self.figure.multi_line(
             "xs", "ys", source=self.lines, line_color="color", line_width=2, line_alpha=0.85
         )
@@ -80,10 +67,12 @@ class LiveChart:
             (chart.x_label, "$data_x{0,0.[00]}"),
             (chart.title, f"$data_y{{{NUMBER}}}"),
         ]
-        self.figure.add_tools(HoverTool(renderers=[drawn], tooltips=tip, line_policy="nearest"))
+        self.figure.add_tools(
+            models.HoverTool(renderers=[drawn], tooltips=tip, line_policy="nearest")
+        )
         x_range.renderers = [*x_range.renderers, drawn]
         items = [
-            LegendItem(label=line.name, renderers=[drawn], index=number)
+            models.LegendItem(label=line.name, renderers=[drawn], index=number)
             for number, line in enumerate(chart.series)
         ]
         if len(items) > 1:
@@ -121,7 +110,7 @@ def _figure(title: str, x_label: str, **options: Any) -> figure:
     )
     chart.toolbar.autohide, chart.toolbar.logo = True, None
     chart.xaxis.axis_label, chart.axis.axis_label_text_font_style = x_label, "normal"
-    chart.axis.formatter = NumeralTickFormatter(format=NUMBER)
+    chart.axis.formatter = models.NumeralTickFormatter(format=NUMBER)
     chart.xaxis.ticker.min_interval = 1 if x_label == MEGABATCHES else 0
     chart.xgrid.visible = False
     chart.axis.minor_tick_line_color = None
@@ -133,9 +122,9 @@ def _figure(title: str, x_label: str, **options: Any) -> figure:
     return chart
 
 
-def _add_legend(chart: figure, items: Sequence[LegendItem]) -> None:
+def _add_legend(chart: figure, items: Sequence[models.LegendItem]) -> None:
     """Put a legend above a chart, not over its data."""
-    legend = Legend(items=[*items], orientation="horizontal", ncols=3, margin=0, padding=2)
+    legend = models.Legend(items=[*items], orientation="horizontal", ncols=3, margin=0, padding=2)
     legend.border_line_color = legend.background_fill_color = None
     chart.add_layout(legend, "above")
 
@@ -144,30 +133,32 @@ class LiveTimeline:
     """What each worker did in the last seconds, as bars."""
 
     def __init__(self) -> None:
-        ranges = {"x_range": Range1d(-60, 0), "y_range": Range1d(-0.6, 0.6)}
+        ranges = {"x_range": models.Range1d(-60, 0), "y_range": models.Range1d(-0.6, 0.6)}
         chart = self.figure = _figure(
             "Work of each worker", "seconds ago", name="timeline", **ranges
         )
         chart.min_border_left = 30
-        self.work = ColumnDataSource({name: [] for name in ("place", "left", "right", "what")})
-        mapper = LinearColorMapper(palette=[*WORK.values()], low=-0.5, high=len(WORK) - 0.5)
+        self.work = models.ColumnDataSource(
+            {name: [] for name in ("place", "left", "right", "what")}
+        )
+        mapper = models.LinearColorMapper(palette=[*WORK.values()], low=-0.5, high=len(WORK) - 0.5)
         bars = chart.hbar(
             y="place", left="left", right="right", height=0.72, source=self.work,
             fill_color={"field": "what", "transform": mapper}, line_color=None,
         )  # fmt: skip
         nowhere = [float("nan")]
         _add_legend(chart, [
-            LegendItem(label=name, renderers=[
+            models.LegendItem(label=name, renderers=[
                 chart.scatter(nowhere, nowhere, marker="square", size=9, color=color)
             ])
             for name, color in WORK.items()
         ])  # fmt: skip
         tip = [("what", "@what{custom}"), ("from", "@left{0.00} s"), ("to", "@right{0.00} s")]
-        formatters = {"@what": CustomJSHover(code=f"return {list(WORK)}[value]")}
-        chart.add_tools(HoverTool(renderers=[bars], tooltips=tip, formatters=formatters))
-        chart.xaxis.formatter = CustomJSTickFormatter(code="return `${-tick}`")
+        formatters = {"@what": models.CustomJSHover(code=f"return {list(WORK)}[value]")}
+        chart.add_tools(models.HoverTool(renderers=[bars], tooltips=tip, formatters=formatters))
+        chart.xaxis.formatter = models.CustomJSTickFormatter(code="return `${-tick}`")
         chart.ygrid.visible = False
-        chart.yaxis.ticker = FixedTicker(ticks=[])
+        chart.yaxis.ticker = models.FixedTicker(ticks=[])
 
     def name_workers(self, workers: Sequence[str]) -> None:
         """Give every worker a line."""
