@@ -559,7 +559,7 @@ def relocate(value: T, move: Callable[[Array], Array]) -> T:
     """
     if value is None or isinstance(value, int):
         return value
-    if not isinstance(value, Csr | Partition | Segment):
+    if not isinstance(value, Csr | Partition | Segment | TreeArrays):
         return cast(T, move(value))
     parts = {field.name: getattr(value, field.name) for field in fields(value)}
     moved = {name: relocate(part, move) for name, part in parts.items()}

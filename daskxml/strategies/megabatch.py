@@ -45,16 +45,7 @@ from daskxml.strategies.protocol import (
     WorkRolledBack,
     natural_order,
 )
-from daskxml.strategies.state import (
-    MegabatchState,
-    WorkerState,
-    drained,
-    leave_behind,
-    next_megabatch,
-    present,
-    remove_worker,
-    roll_back,
-)
+from daskxml.strategies.state import MegabatchState, WorkerState, present
 
 
 def _load(worker: WorkerState, *, is_planned: bool) -> Load:
@@ -201,7 +192,7 @@ class Strategy:
             largest = self.config.batch_max
             if self.config.megabatch_batches == "auto" and not (self.is_joint or self.shares_model):
                 state = with_length(state, event.took_s, largest, self._momentum)
-            return next_megabatch(self.scale(state), state.batches * largest), ()
+            return self.scale(state).next_megabatch(state.batches * largest), ()
         if isinstance(event, Measured) and state.phase == "measure":
             state = replace(state, phase="merge", first_norm=state.first_norm or event.largest_norm)
             return state, (self._merge(state, event),)
@@ -227,12 +218,12 @@ class Strategy:
                 return replace(state, members={**members, name: worker})
             case WorkerLost(name) if name in members:
                 if self.is_joint:
-                    state = roll_back(state)
-                return remove_worker(state, name, keeps_work=self.shares_model)
+                    state = state.rolled_back()
+                return state.without_worker(name, keeps_work=self.shares_model)
             case WorkerSilent(name) if name in members:
-                return leave_behind(state, name)
+                return state.left_behind(name)
             case WorkRolledBack():
-                return roll_back(state)
+                return state.rolled_back()
             case BatchLimited(name, rows) if name in members:
                 worker = replace(members[name], most_rows=rows)
                 return replace(state, members={**members, name: worker})
@@ -241,7 +232,7 @@ class Strategy:
             case GraceOver() if state.waits_for:
                 return replace(state, is_grace_over=True)
             case Drain() if state.phase != "idle":
-                return drained(state)
+                return state.drained()
         return state
 
     def _record_work(self, state: MegabatchState, done: WorkDone) -> MegabatchState:

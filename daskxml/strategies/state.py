@@ -273,70 +273,64 @@ class MegabatchState:
     batches: int = 0
     waited_s: float = 0.0
 
+    def without_worker(self, name: str, *, keeps_work: bool = False) -> MegabatchState:
+        """Remove a lost worker, and return its rows: the unmerged, or only the unfinished ones."""
+        members = dict(self.members)
+        lost = members.pop(name, None)
+        if lost is None:
+            return self
+        remaining = self.remaining_rows + lost.leased_rows + lost.quota_rows
+        if not keeps_work:
+            remaining += lost.rows
+        return replace(self, remaining_rows=remaining, members=members)._without_merge(name)
+
+    def left_behind(self, name: str) -> MegabatchState:
+        """Return the state with a worker that is late from now on."""
+        late = self.members[name]
+        left = self.remaining_rows + late.quota_rows
+        members = {**self.members, name: late.left_behind()}
+        return replace(self, remaining_rows=left, members=members)._without_merge(name)
+
+    def _without_merge(self, name: str) -> MegabatchState:
+        """Undo the merge that is decided, if this worker takes part."""
+        if name not in self.merging:
+            return self
+        return replace(self, phase="train", merging=(), waits_for="", is_grace_over=False)
+
+    def drained(self) -> MegabatchState:
+        """Return the state of a mega-batch in which nothing more is given out."""
+        quotas = sum(worker.quota_rows for worker in self.members.values())
+        members = {name: replace(worker, quota_rows=0) for name, worker in self.members.items()}
+        left = self.remaining_rows + quotas
+        return replace(self, is_draining=True, members=members, remaining_rows=left)
+
+    def rolled_back(self) -> MegabatchState:
+        """Return the rows of a mega-batch that has begun: all workers restart it together."""
+        rows = sum(worker.rows + worker.leased_rows for worker in self.members.values())
+        members = {name: worker.in_new_megabatch() for name, worker in self.members.items()}
+        phase = self.phase if self.phase == "idle" else "train"
+        left = self.remaining_rows + rows
+        return replace(self, remaining_rows=left, members=members, phase=phase, merging=())
+
+    def next_megabatch(self, rows: int) -> MegabatchState:
+        """Reset the counters of a mega-batch, but for workers that the merge began without."""
+        members = {
+            name: worker.in_new_megabatch() if name in self.merging else worker.left_behind()
+            for name, worker in self.members.items()
+        }
+        return replace(
+            self,
+            remaining_rows=rows,
+            phase="idle",
+            is_draining=False,
+            merging=(),
+            waits_for="",
+            is_grace_over=False,
+            merges=self.merges + 1,
+            members=members,
+        )
+
 
 def present(members: Mapping[str, WorkerState]) -> dict[str, WorkerState]:
     """Return the workers that are not late."""
     return {name: worker for name, worker in members.items() if not worker.is_late}
-
-
-def remove_worker(state: MegabatchState, name: str, *, keeps_work: bool = False) -> MegabatchState:
-    """Remove a lost worker and return its rows: the unmerged ones, or only the unfinished ones."""
-    members = dict(state.members)
-    lost = members.pop(name, None)
-    if lost is None:
-        return state
-    remaining = state.remaining_rows + lost.leased_rows + lost.quota_rows
-    if not keeps_work:
-        remaining += lost.rows
-    return _without_merge(replace(state, remaining_rows=remaining, members=members), name)
-
-
-def leave_behind(state: MegabatchState, name: str) -> MegabatchState:
-    """Return the state with a worker that is late from now on."""
-    late = state.members[name]
-    left = state.remaining_rows + late.quota_rows
-    members = {**state.members, name: late.left_behind()}
-    return _without_merge(replace(state, remaining_rows=left, members=members), name)
-
-
-def _without_merge(state: MegabatchState, name: str) -> MegabatchState:
-    """Undo the merge that is decided, if this worker takes part."""
-    if name not in state.merging:
-        return state
-    return replace(state, phase="train", merging=(), waits_for="", is_grace_over=False)
-
-
-def drained(state: MegabatchState) -> MegabatchState:
-    """Return the state of a mega-batch in which nothing more is given out."""
-    quotas = sum(worker.quota_rows for worker in state.members.values())
-    members = {name: replace(worker, quota_rows=0) for name, worker in state.members.items()}
-    left = state.remaining_rows + quotas
-    return replace(state, is_draining=True, members=members, remaining_rows=left)
-
-
-def roll_back(state: MegabatchState) -> MegabatchState:
-    """Return the rows of a mega-batch that has begun: all workers restart it together."""
-    rows = sum(worker.rows + worker.leased_rows for worker in state.members.values())
-    members = {name: worker.in_new_megabatch() for name, worker in state.members.items()}
-    phase = state.phase if state.phase == "idle" else "train"
-    left = state.remaining_rows + rows
-    return replace(state, remaining_rows=left, members=members, phase=phase, merging=())
-
-
-def next_megabatch(state: MegabatchState, rows: int) -> MegabatchState:
-    """Reset the counters of a mega-batch, but for workers that the merge began without."""
-    members = {
-        name: worker.in_new_megabatch() if name in state.merging else worker.left_behind()
-        for name, worker in state.members.items()
-    }
-    return replace(
-        state,
-        remaining_rows=rows,
-        phase="idle",
-        is_draining=False,
-        merging=(),
-        waits_for="",
-        is_grace_over=False,
-        merges=state.merges + 1,
-        members=members,
-    )

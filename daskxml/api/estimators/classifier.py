@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from daskxml.api.estimators.labels import LabelsError, LabelSet, read_labels
-from daskxml.api.estimators.settings import DEFAULT_METRIC, measure, one_epoch, resolve_settings
+from daskxml.api.estimators.settings import measure, one_epoch, resolve_settings, sets
 from daskxml.api.in_process import train_here
 from daskxml.api.run import Matrices, Run
 from daskxml.config import RunConfig
@@ -121,25 +121,25 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
 
     run_file: str | Path | Mapping[str, Any] | None = None
     _: KW_ONLY
-    n_estimators: int | None = None
-    hidden: int | Sequence[int] | None = None
-    loss: str | None = None
-    strategy: str | Mapping[str, Any] | None = None
-    optimizer: str | None = None
-    learning_rate: float | None = None
-    batch_size: int | None = None
-    epochs: float | None = None
-    dropout: float | None = None
-    class_weight: Any = None
-    validation_fraction: float | None = None
-    early_stopping_rounds: int | None = None
-    eval_metric: str | None = None
+    n_estimators: int | None = sets("training.trees", "trees", "give epochs")
+    hidden: int | Sequence[int] | None = sets("model.hidden", "network")
+    loss: str | None = sets("model.loss", "network")
+    strategy: str | Mapping[str, Any] | None = sets("", "network")
+    optimizer: str | None = sets("optimizer.name", "network")
+    learning_rate: float | None = sets("strategy.lr", "network")
+    batch_size: int | None = sets("strategy.batch_max", "network")
+    epochs: float | None = sets("training.epochs", "network", "give n_estimators")
+    dropout: float | None = sets("model.dropout", "network")
+    class_weight: str | Mapping[Any, float] | Sequence[float] | None = sets("training.class_weight")
+    validation_fraction: float | None = sets("data.validation")
+    early_stopping_rounds: int | None = sets("training.patience")
+    eval_metric: str | None = sets("training.target_metric")
     top_k: int | None = None
     threshold: float | None = None
-    n_workers: int | None = None
-    n_jobs: int | None = None
-    device: str | None = None
-    random_state: Any = None
+    n_workers: int | None = sets("cluster.workers")
+    n_jobs: int | None = sets("cluster.threads")
+    device: str | None = sets("cluster.device")
+    random_state: Any = sets("run.seed")  # noqa: RUF009 - it makes a field
     callbacks: Sequence[Callable[[dict[str, Any]], Any]] | None = None
     settings: Mapping[str, Any] | None = None
     verbose: bool = False
@@ -400,7 +400,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
 
     def score(self, X: Any, y: Any) -> float:
         """Return `eval_metric` on rows, by default P@1."""
-        return measure(self, X, y, self.eval_metric or DEFAULT_METRIC)
+        return measure(self, X, y)
 
     def explain(
         self, X: Any, label: Any, top_k: int = 10, *, names: Sequence[Any] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field, fields
 from functools import partial
 from typing import Any
 
@@ -18,32 +19,6 @@ from daskxml.metrics import MetricSums, metric_sums, propensities
 from daskxml.models.kinds import TRAINED
 
 DEFAULT_METRIC = "P@1"
-_SETTINGS = {
-    "loss": "model.loss",
-    "dropout": "model.dropout",
-    "optimizer": "optimizer.name",
-    "learning_rate": "strategy.lr",
-    "batch_size": "strategy.batch_max",
-    "epochs": "training.epochs",
-    "n_estimators": "training.trees",
-    "validation_fraction": "data.validation",
-    "early_stopping_rounds": "training.patience",
-    "eval_metric": "training.target_metric",
-    "n_workers": "cluster.workers",
-    "n_jobs": "cluster.threads",
-    "device": "cluster.device",
-    "hidden": "model.hidden",
-    "random_state": "run.seed",
-    "class_weight": "training.class_weight",
-}
-_OF_KIND = {  # what only one has, and what to do where another is trained
-    "trees": {"n_estimators": "give epochs"},
-    "network": dict.fromkeys(
-        ("hidden", "loss", "dropout", "strategy", "optimizer", "learning_rate", "batch_size"),
-        "give run_file='network'",
-    )
-    | {"epochs": "give n_estimators"},
-}
 _BATCHES = ("lr", "batch_max", "megabatch_batches")  # settings of every strategy
 _ONE_EPOCH = {
     "training.megabatches": 0,
@@ -54,6 +29,14 @@ _ONE_EPOCH = {
     "schedule.name": "constant",
     "data.validation": 0,
 }
+
+
+def sets(place: str, kind: str = "", hint: str = "give run_file='network'") -> Any:
+    """A parameter of an estimator: None, or the value of this setting of a run file.
+
+    If only this kind of model has it, `hint` says what to do where another is trained.
+    """
+    return field(default=None, metadata={"place": place, "kind": kind, "hint": hint})
 
 
 def make_scorer(metric: str) -> partial[float]:
@@ -79,13 +62,14 @@ def make_scorer(metric: str) -> partial[float]:
     return partial(measure, metric=metric)
 
 
-def measure(estimator: Any, X: Any, y: Any, metric: str) -> float:
-    """Return a ranking metric of an `XMLClassifier`, or of what ends in one."""
+def measure(estimator: Any, X: Any, y: Any, metric: str = "") -> float:
+    """Return a ranking metric of an `XMLClassifier`, or of what ends in one; by default its own."""
     while not hasattr(estimator, "labels_"):
         if hasattr(estimator, "best_estimator_"):
             estimator = estimator.best_estimator_
         else:
             X, estimator = estimator[:-1].transform(X), estimator[-1]
+    metric = metric or estimator.eval_metric or DEFAULT_METRIC
     return float(ranked_sums(estimator, X, y, metric).result()[metric])
 
 
@@ -125,18 +109,20 @@ def resolve_settings(estimator: Any, rows: int, labels: LabelSet, *, has_tests: 
     (3.0, 'elastic')
     """
     base = load_run_config(DEFAULT_RUN_FILE if estimator.run_file is None else estimator.run_file)
-    for kind, own in _OF_KIND.items():
-        for name, hint in own.items():
-            if kind != base.model.kind and getattr(estimator, name) is not None:
-                found = f"{name} is for {TRAINED[kind].title}, and the run file trains "
-                raise ConfigError(f"{found}{base.kind.title}: {hint}, or leave {name} out")
+    chosen = {}
+    for name, own in ((each.name, each.metadata) for each in fields(estimator) if each.metadata):
+        if getattr(estimator, name) is None:
+            continue
+        if own["kind"] not in ("", base.model.kind):
+            found = f"{name} is for {TRAINED[own['kind']].title}, and the run file trains "
+            raise ConfigError(f"{found}{base.kind.title}: {own['hint']}, or leave {name} out")
+        chosen[name] = own["place"]
     if estimator.n_workers is not None and estimator.n_workers < 1:
         raise ConfigError(f"n_workers = {estimator.n_workers}: must be at least 1, or None")
     tables = base.as_dict()
     if estimator.strategy is not None:
         tables["strategy"] = _strategy(estimator.strategy, tables["strategy"])
-    chosen = {name: key for name, key in _SETTINGS.items() if getattr(estimator, name) is not None}
-    given = {key: _setting(estimator, name) for name, key in chosen.items()}
+    given = {key: _setting(estimator, name) for name, key in chosen.items() if key}
     if has_tests:
         given |= {"data.validation": 0.0, "training.keep_best": True}
     if estimator.class_weight is not None:
@@ -159,14 +145,15 @@ def resolve_settings(estimator: Any, rows: int, labels: LabelSet, *, has_tests: 
     return config
 
 
-def _by_parameters(problem: str, chosen: Mapping[str, str] = _SETTINGS) -> str:
+def _by_parameters(problem: str, chosen: Mapping[str, str]) -> str:
     """Return an error of `load_run_config` with parameters instead of keys of a run file.
 
     Examples
     --------
-    >>> _by_parameters("overrides: strategy.lr: lr = -1.0: must be above 0")
+    >>> chosen = {"learning_rate": "strategy.lr"}
+    >>> _by_parameters("overrides: strategy.lr: lr = -1.0: must be above 0", chosen)
     'learning_rate = -1.0: must be above 0'
-    >>> _by_parameters("overrides: model.hiden: unknown key 'hiden'")
+    >>> _by_parameters("overrides: model.hiden: unknown key 'hiden'", chosen)
     "settings: model.hiden: unknown key 'hiden'"
     """
     for name, place in chosen.items():

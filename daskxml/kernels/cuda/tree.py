@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr
+from daskxml.kernels import operands
 from daskxml.kernels.cuda.device import NULL, grid
 from daskxml.kernels.cuda.sparse import CudaSparse, values_or_null
-from daskxml.kernels.operands import NO_ROWS_BIAS, FittedBlock, NodeProblem, TreeArrays, TreeWeights
+from daskxml.kernels.operands import FittedBlock, NodeProblem, TreeArrays, TreeWeights
 
 _TILE = 32  # children of a problem that one block fits
 _ROW_THREADS, _THREADS = 128, 256
@@ -57,14 +58,7 @@ class CudaTree(CudaSparse):
 
     def tree_weights(self, arrays: TreeArrays) -> TreeWeights:
         device, chunks = self._device, int(arrays.features.shape[0])
-        there = TreeArrays(
-            levels=arrays.levels,
-            **{
-                name: device.upload(np.ascontiguousarray(getattr(arrays, name)))
-                for name in TreeArrays.__slots__
-                if name != "levels"
-            },
-        )
+        there = operands.relocate(arrays, lambda array: device.upload(np.ascontiguousarray(array)))
         places = 1 << (chunks * 3 // 2).bit_length()
         table = device.empty((places, 2), "uint64")
         self._each("fill_uint64", 2 * places, table, np.uint64(2**64 - 1))
@@ -264,7 +258,7 @@ def _problem_bytes(problem: NodeProblem, starts: Array, features: int, passes: i
 
 def _without_rows(children: int) -> FittedBlock:
     names, numbers = np.empty(0, np.int32), np.empty(0, np.uint16)
-    bias = np.full(children, NO_ROWS_BIAS, np.float32)
+    bias = np.full(children, operands.NO_ROWS_BIAS, np.float32)
     return FittedBlock(bias, names, names, numbers, np.empty(0, np.float32))
 
 
