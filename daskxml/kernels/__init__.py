@@ -3,7 +3,6 @@
 from daskxml.kernels.contract import Kernels
 from daskxml.kernels.operands import (
     KEEP_ALL,
-    AdamStep,
     DeviceCount,
     DeviceKey,
     DeviceNumber,
@@ -14,13 +13,14 @@ from daskxml.kernels.operands import (
     RowNet,
     RowSamples,
     RowSums,
+    RuleStep,
     StepSizes,
     scratch_floats,
 )  # fmt: skip
 from daskxml.kernels.registry import get_kernels
 
 __all__ = [
-    "KEEP_ALL", "AdamStep", "DeviceCount", "DeviceKey", "DeviceNumber", "Drop", "InPlace",
-    "Kernels", "Lookup", "RowGradient", "RowNet", "RowSamples", "RowSums", "StepSizes",
-    "get_kernels", "scratch_floats",
+    "KEEP_ALL", "DeviceCount", "DeviceKey", "DeviceNumber", "Drop", "InPlace", "Kernels", "Lookup",
+    "RowGradient", "RowNet", "RowSamples", "RowSums", "RuleStep", "StepSizes", "get_kernels",
+    "scratch_floats",
 ]  # fmt: skip

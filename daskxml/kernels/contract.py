@@ -30,13 +30,13 @@ from daskxml.core.arrays import Array, Csr
 from daskxml.core.hardware import free_memory_bytes
 from daskxml.kernels.operands import (
     KEEP_ALL,
-    AdamStep,
     DeviceCount,
     Drop,
     FittedBlock,
     LabelWork,
     NodeProblem,
     RowGradient,
+    RuleStep,
     StepSizes,
     TreeArrays,
     TreeWeights,
@@ -344,31 +344,25 @@ class Kernels(Protocol):
     def sgd_rows(self, weight: Array, gradient: RowGradient, lr: float, keep: float) -> None:
         """``weight = keep * weight - lr * g``."""
 
-    def momentum_rows(
-        self, weight: Array, buffer: Array, gradient: RowGradient, lr: float, keep: float,
-        momentum: float, nesterov: bool,
+    def moment_rows(
+        self, rule: str, weight: Array, moments: tuple[Array, ...], gradient: RowGradient,
+        step: RuleStep,
     ) -> None:  # fmt: skip
-        """``buffer = momentum * buffer + g``; ``weight = keep * weight - lr * buffer``.
+        """Update the moments of a rule, and ``weight = keep * weight - lr * move``.
 
-        With ``nesterov`` the weight takes ``g + momentum * buffer`` instead of ``buffer``.
-        """
-
-    def adam_rows(
-        self, weight: Array, first: Array, second: Array, gradient: RowGradient, adam: AdamStep
-    ) -> None:
-        """Update both moments, and ``weight = keep * weight - lr * m / (sqrt(v) + epsilon)``."""
-
-    def row_rms_rows(
-        self, weight: Array, second: Array, gradient: RowGradient, adam: AdamStep
-    ) -> None:
-        """``second[:, 0]`` follows the mean of a row's ``g**2``; other columns are not used.
-
-        ``weight = keep * weight - lr * g / (sqrt(v) + epsilon)``, ``v`` corrected as Adam's.
+        ========  =======  ====================================================================
+        rule      moments  move
+        ========  =======  ====================================================================
+        momentum  b        ``b = momentum * b + g``; if it is Nesterov's, ``g + momentum * b``
+        adam      m, v     ``m / (sqrt(v) + epsilon)``, both corrected
+        row-rms   v        ``g / (sqrt(v) + epsilon)``, v corrected; ``v[:, 0]`` follows the mean
+                           of a row's ``g**2``, other columns are not used
+        ========  =======  ====================================================================
         """
 
     def lamb_moments(
         self, norms: Array, weight: Array, first: Array, second: Array, gradient: RowGradient,
-        adam: AdamStep,
+        adam: RuleStep,
     ) -> None:  # fmt: skip
         """Update the moments only; ``norms`` is ``(2, count)`` float64.
 
@@ -381,7 +375,7 @@ class Kernels(Protocol):
 
     def lamb_rows(
         self, weight: Array, first: Array, second: Array, gradient: RowGradient,
-        adam: AdamStep, trust: Array,
+        adam: RuleStep, trust: Array,
     ) -> None:  # fmt: skip
         """``weight -= lr * trust * update``, the update being that of `lamb_moments`."""
 

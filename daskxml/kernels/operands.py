@@ -219,19 +219,21 @@ class RowSums:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdamStep:
-    """The constants of one step of Adam (Kingma and Ba 2015) or LAMB (You et al. 2020).
+class RuleStep:
+    """The constants of one step by an optimizer's rule.
 
     Attributes
     ----------
     lr, beta1, beta2, epsilon, weight_decay
-        As the papers name them.
+        As the papers of Adam (Kingma and Ba 2015) and LAMB (You et al. 2020) name them.
     step
         Number of the step, from 1.
+    momentum, is_nesterov
+        Of the rule ``momentum``.
 
     Examples
     --------
-    >>> adam = AdamStep(lr=0.1, beta1=0.9, beta2=0.99, epsilon=1e-8, weight_decay=0.5, step=1)
+    >>> adam = RuleStep(lr=0.1, beta1=0.9, beta2=0.99, epsilon=1e-8, weight_decay=0.5, step=1)
     >>> round(adam.first_factor, 6), round(adam.second_root, 6), adam.keep
     (10.0, 10.0, 0.95)
     """
@@ -242,6 +244,8 @@ class AdamStep:
     epsilon: float
     weight_decay: float
     step: int
+    momentum: float = 0.0
+    is_nesterov: bool = False
 
     @property
     def keep(self) -> float:

@@ -55,12 +55,11 @@ which Adam loses where it makes the small numbers of a gradient as large as the 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from daskxml.core.arrays import Array
-from daskxml.kernels import AdamStep, Kernels, RowGradient
+from daskxml.kernels import Kernels, RowGradient, RuleStep
 from daskxml.optim.config import OptimizerConfig
 
 
@@ -114,7 +113,7 @@ def as_rows(array: Array) -> Array:
     return array if array.ndim > 1 else array.reshape(1, -1)
 
 
-class Rule(ABC):
+class Rule:
     """The formula of an optimizer; the state belongs to `daskxml.optim.Optimizer`.
 
     Attributes
@@ -123,19 +122,25 @@ class Rule(ABC):
         Names of the arrays of state, of the parameters' shapes; zero at first.
     is_layerwise
         Whether a step needs the whole gradient of a layer at once.
+    kernel
+        Its name for `daskxml.kernels.Kernels.moment_rows`.
+    is_nesterov
+        Whether a rule ``momentum`` looks ahead.
     is_fused
         Whether a step adds multiples of the gradient to the weights and does nothing else but
         weight decay: a gradient that is a product is then not materialized.
     """
 
+    kernel: ClassVar[str] = ""
     moments: ClassVar[tuple[str, ...]] = ()
     is_layerwise: ClassVar[bool] = False
     is_fused: ClassVar[bool] = False
+    is_nesterov: ClassVar[bool] = False
 
     def __init__(self, config: OptimizerConfig, kernels: Kernels) -> None:
         self.config, self.kernels = config, kernels
 
-    def reserve(self, rows: int) -> None:  # noqa: B027 - most rules need nothing
+    def reserve(self, rows: int) -> None:
         """Allocate scratch memory for updates of parameters of so many rows."""
 
     @property
@@ -143,9 +148,19 @@ class Rule(ABC):
         """Bytes of scratch memory."""
         return 0
 
-    @abstractmethod
     def update(self, target: ParameterSlice, gradient: RowGradient, lr: float, step: int) -> None:
         """Change ``target`` by a gradient of all or some of its rows, in step ``step`` from 1."""
+        given = target.weight, target.moments, gradient, self.constants(target, lr, step)
+        self.kernels.moment_rows(self.kernel, *given)
+
+    def constants(self, target: ParameterSlice, lr: float, step: int) -> RuleStep:
+        """Return the constants of a step."""
+        config = self.config
+        return RuleStep(
+            lr=lr, beta1=config.beta1, beta2=config.beta2, epsilon=config.epsilon,
+            weight_decay=self.decay(target), step=step, momentum=config.momentum,
+            is_nesterov=self.is_nesterov,
+        )  # fmt: skip
 
     def decay(self, target: ParameterSlice) -> float:
         """Return the weight decay of a target."""
@@ -195,16 +210,8 @@ class Momentum(Rule):
     array([[-0.15]], dtype=float32)
     """
 
+    kernel: ClassVar[str] = "momentum"
     moments: ClassVar[tuple[str, ...]] = ("momentum",)
-    is_nesterov: ClassVar[bool] = False
-
-    def update(self, target: ParameterSlice, gradient: RowGradient, lr: float, step: int) -> None:
-        """Add to the sum and move along it."""
-        (buffer,) = target.moments
-        keep, momentum = self.keep(target, lr), self.config.momentum
-        self.kernels.momentum_rows(
-            target.weight, buffer, gradient, lr, keep, momentum, self.is_nesterov
-        )
 
 
 class Nesterov(Momentum):
@@ -238,21 +245,8 @@ class Adam(Rule):
     array([[-0.5,  0.5]], dtype=float32)
     """
 
+    kernel: ClassVar[str] = "adam"
     moments: ClassVar[tuple[str, ...]] = ("first", "second")
-
-    def update(self, target: ParameterSlice, gradient: RowGradient, lr: float, step: int) -> None:
-        """Update both moments and the weights."""
-        adam = self.constants(target, lr, step)
-        first, second = target.moments
-        self.kernels.adam_rows(target.weight, first, second, gradient, adam)
-
-    def constants(self, target: ParameterSlice, lr: float, step: int) -> AdamStep:
-        """Return the constants of a step."""
-        config = self.config
-        return AdamStep(
-            lr=lr, beta1=config.beta1, beta2=config.beta2, epsilon=config.epsilon,
-            weight_decay=self.decay(target), step=step,
-        )  # fmt: skip
 
 
 class Lamb(Adam):
@@ -307,7 +301,7 @@ class Lamb(Adam):
         self.kernels.lamb_rows(target.weight, first, second, gradient, adam, self._trust)
 
 
-class RowRms(Adam):
+class RowRms(Rule):
     """A step along the gradient over the root of its row's second moment.
 
     It is in the first column of ``second``, whose other columns are not used: in an array of the
@@ -326,15 +320,14 @@ class RowRms(Adam):
     array([[-0.7,  0.1]], dtype=float32)
     """
 
+    kernel: ClassVar[str] = "row-rms"
     moments: ClassVar[tuple[str, ...]] = ("second",)
 
     def update(self, target: ParameterSlice, gradient: RowGradient, lr: float, step: int) -> None:
         """Update the moment and the weights."""
         if not target.is_matrix:
             gradient = replace(gradient, values=gradient.values.reshape(-1, 1))
-        rows = target.as_column()
-        (second,) = rows.moments
-        self.kernels.row_rms_rows(rows.weight, second, gradient, self.constants(target, lr, step))
+        super().update(target.as_column(), gradient, lr, step)
 
 
 OPTIMIZERS: dict[str, type[Rule]] = {

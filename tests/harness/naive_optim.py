@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from daskxml.core.arrays import Array
-from daskxml.kernels.operands import AdamStep, RowGradient
+from daskxml.kernels.operands import RowGradient, RuleStep
 
 
 class NaiveOptim:
@@ -17,35 +17,17 @@ class NaiveOptim:
         for row, g in _moving_rows(gradient):
             weight[row] = keep * weight[row] - lr * g
 
-    def momentum_rows(
-        self, weight: Array, buffer: Array, gradient: RowGradient, lr: float, keep: float,
-        momentum: float, nesterov: bool,
+    def moment_rows(
+        self, rule: str, weight: Array, moments: tuple[Array, ...], gradient: RowGradient,
+        step: RuleStep,
     ) -> None:  # fmt: skip
         for row, g in _moving_rows(gradient):
-            buffer[row] = momentum * buffer[row] + g
-            move = g + momentum * buffer[row] if nesterov else buffer[row]
-            weight[row] = keep * weight[row] - lr * move
-
-    def adam_rows(
-        self, weight: Array, first: Array, second: Array, gradient: RowGradient, adam: AdamStep
-    ) -> None:
-        for row, g in _moving_rows(gradient):
-            _move_moments(first[row], second[row], g, adam)
-            move = _adam_move(first[row], second[row], adam)
-            weight[row] -= adam.lr * (move + adam.weight_decay * weight[row])
-
-    def row_rms_rows(
-        self, weight: Array, second: Array, gradient: RowGradient, adam: AdamStep
-    ) -> None:
-        for row, g in _moving_rows(gradient):
-            second[row, 0] = adam.beta2 * second[row, 0] + (1.0 - adam.beta2) * np.mean(g**2)
-            v = second[row, 0] / (1.0 - adam.beta2**adam.step)
-            move = g / (np.sqrt(v) + adam.epsilon)
-            weight[row] -= adam.lr * (move + adam.weight_decay * weight[row])
+            move = _MOVES[rule]([moment[row] for moment in moments], g, step)
+            weight[row] -= step.lr * (move + step.weight_decay * weight[row])
 
     def lamb_moments(
         self, norms: Array, weight: Array, first: Array, second: Array, gradient: RowGradient,
-        adam: AdamStep,
+        adam: RuleStep,
     ) -> None:  # fmt: skip
         norms[:] = 0.0
         place = {int(row): k for k, row in enumerate(_row_ids(gradient))}
@@ -60,7 +42,7 @@ class NaiveOptim:
 
     def lamb_rows(
         self, weight: Array, first: Array, second: Array, gradient: RowGradient,
-        adam: AdamStep, trust: Array,
+        adam: RuleStep, trust: Array,
     ) -> None:  # fmt: skip
         for row, _ in _moving_rows(gradient):
             move = _adam_move(first[row], second[row], adam) + adam.weight_decay * weight[row]
@@ -78,13 +60,33 @@ def _moving_rows(gradient: RowGradient) -> Iterator[tuple[int, Array]]:
             yield int(row), gradient.scale * values
 
 
-def _move_moments(first: Array, second: Array, g: Array, adam: AdamStep) -> None:
+def _move_moments(first: Array, second: Array, g: Array, adam: RuleStep) -> None:
     first[:] = adam.beta1 * first + (1.0 - adam.beta1) * g
     second[:] = adam.beta2 * second + (1.0 - adam.beta2) * g**2
 
 
-def _adam_move(first: Array, second: Array, adam: AdamStep) -> Array:
+def _adam_move(first: Array, second: Array, adam: RuleStep) -> Array:
     """Adam's direction from the bias-corrected moments."""
     m = first / (1.0 - adam.beta1**adam.step)
     v = second / (1.0 - adam.beta2**adam.step)
     return m / (np.sqrt(v) + adam.epsilon)
+
+
+def _move_by_momentum(moments: list[Array], g: Array, step: RuleStep) -> Array:
+    (buffer,) = moments
+    buffer[:] = step.momentum * buffer + g
+    return g + step.momentum * buffer if step.is_nesterov else buffer
+
+
+def _move_by_adam(moments: list[Array], g: Array, step: RuleStep) -> Array:
+    _move_moments(*moments, g, step)
+    return _adam_move(*moments, step)
+
+
+def _move_by_row_rms(moments: list[Array], g: Array, step: RuleStep) -> Array:
+    (second,) = moments
+    second[0] = step.beta2 * second[0] + (1.0 - step.beta2) * np.mean(g**2)
+    return g / (np.sqrt(second[0] / (1.0 - step.beta2**step.step)) + step.epsilon)
+
+
+_MOVES = {"momentum": _move_by_momentum, "adam": _move_by_adam, "row-rms": _move_by_row_rms}

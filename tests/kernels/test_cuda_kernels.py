@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from daskxml.core.arrays import Csr, Partition, Segment
 from daskxml.core.errors import ConfigError
-from daskxml.kernels import AdamStep, Drop, RowGradient, get_kernels
+from daskxml.kernels import Drop, RowGradient, RuleStep, get_kernels
 from daskxml.kernels.cuda import sparse
 from daskxml.kernels.cuda.device import NULL, cuda_source
 from daskxml.kernels.cuda.sparse import StagedCsr
@@ -158,7 +158,7 @@ def sums(kernels, rng):
 
 def lamb(kernels, rng):
     weight, first, second = normal(rng, 90, 40), normal(rng, 90, 40), normal(rng, 90, 40) ** 2
-    step = AdamStep(lr=0.1, beta1=0.9, beta2=0.99, epsilon=1e-6, weight_decay=0.2, step=3)
+    step = RuleStep(lr=0.1, beta1=0.9, beta2=0.99, epsilon=1e-6, weight_decay=0.2, step=3)
     norms, values = kernels.empty((2, 90), "float64"), normal(rng, 90, 40)
     values[::3] = 0.0
     kernels.lamb_moments(

@@ -1,11 +1,13 @@
 """The kernels of the optimizers against their naive twins."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskxml.kernels import AdamStep, RowGradient
+from daskxml.kernels import RowGradient, RuleStep
 from daskxml.kernels.cpu import thread_team
 from daskxml.kernels.cpu.kernels import CpuKernels
 from harness.kernel_cases import (
@@ -22,7 +24,9 @@ from harness.kernel_cases import (
 from harness.naive_kernels import NaiveKernels
 
 NAIVE = NaiveKernels("float64")
-ADAM = AdamStep(lr=0.1, beta1=0.9, beta2=0.99, epsilon=1e-6, weight_decay=0.2, step=3)
+ADAM = RuleStep(lr=0.1, beta1=0.9, beta2=0.99, epsilon=1e-6, weight_decay=0.2, step=3)
+MOMENTUM = replace(ADAM, momentum=0.5)
+NESTEROV = replace(MOMENTUM, is_nesterov=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -65,10 +69,10 @@ def compare(fast, case, run):
 
 RUNS = {
     "sgd": lambda k, w, m, v, g: k.sgd_rows(w, g, 0.1, 0.9),
-    "momentum": lambda k, w, m, v, g: k.momentum_rows(w, m, g, 0.1, 0.9, 0.5, False),
-    "nesterov": lambda k, w, m, v, g: k.momentum_rows(w, m, g, 0.1, 0.9, 0.5, True),
-    "adam": lambda k, w, m, v, g: k.adam_rows(w, m, v, g, ADAM),
-    "row-rms": lambda k, w, m, v, g: k.row_rms_rows(w, v, g, ADAM),
+    "momentum": lambda k, w, m, v, g: k.moment_rows("momentum", w, (m,), g, MOMENTUM),
+    "nesterov": lambda k, w, m, v, g: k.moment_rows("momentum", w, (m,), g, NESTEROV),
+    "adam": lambda k, w, m, v, g: k.moment_rows("adam", w, (m, v), g, ADAM),
+    "row-rms": lambda k, w, m, v, g: k.moment_rows("row-rms", w, (v,), g, ADAM),
     "lamb": lambda k, w, m, v, g: k.lamb_rows(w, m, v, g, ADAM, np.array([0.7])),
     "lamb moments": lambda k, w, m, v, g: k.lamb_moments(norms_of(k, g), w, m, v, g, ADAM),
 }

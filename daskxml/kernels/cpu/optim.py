@@ -18,7 +18,7 @@ from daskxml.core.arrays import Array
 from daskxml.core.jit import njit
 from daskxml.kernels.cpu.dense import sum64
 from daskxml.kernels.cpu.thread_team import ThreadTeam, row_grain
-from daskxml.kernels.operands import AdamStep, RowGradient
+from daskxml.kernels.operands import RowGradient, RuleStep
 
 f32 = np.float32
 _ZERO = f32(0.0)
@@ -169,28 +169,16 @@ class CpuOptim:
     def sgd_rows(self, weight: Array, gradient: RowGradient, lr: float, keep: float) -> None:
         self._step(sgd_step, (weight,), gradient, f32(lr), f32(keep))
 
-    def momentum_rows(
-        self, weight: Array, buffer: Array, gradient: RowGradient, lr: float, keep: float,
-        momentum: float, nesterov: bool,
+    def moment_rows(
+        self, rule: str, weight: Array, moments: tuple[Array, ...], gradient: RowGradient,
+        step: RuleStep,
     ) -> None:  # fmt: skip
-        rates = f32(lr), f32(keep), f32(momentum), nesterov
-        self._step(momentum_step, (weight, buffer), gradient, *rates)
-
-    def adam_rows(
-        self, weight: Array, first: Array, second: Array, gradient: RowGradient, adam: AdamStep
-    ) -> None:
-        rates = f32(adam.lr * adam.first_factor), f32(adam.keep), _constants(adam)
-        self._step(adam_step, (weight, first, second), gradient, *rates)
-
-    def row_rms_rows(
-        self, weight: Array, second: Array, gradient: RowGradient, adam: AdamStep
-    ) -> None:
-        rates = f32(adam.lr), f32(adam.keep), _constants(adam)
-        self._step(row_rms_step, (weight, second), gradient, *rates)
+        kernel, rates = _RULES[rule]
+        self._step(kernel, (weight, *moments), gradient, *rates(step))
 
     def lamb_moments(
         self, norms: Array, weight: Array, first: Array, second: Array, gradient: RowGradient,
-        adam: AdamStep,
+        adam: RuleStep,
     ) -> None:  # fmt: skip
         rates = f32(adam.first_factor), f32(adam.weight_decay), _constants(adam)
         self._step(lamb_moments, (norms, weight, first, second), gradient, *rates)
@@ -201,7 +189,7 @@ class CpuOptim:
 
     def lamb_rows(
         self, weight: Array, first: Array, second: Array, gradient: RowGradient,
-        adam: AdamStep, trust: Array,
+        adam: RuleStep, trust: Array,
     ) -> None:  # fmt: skip
         factors = f32(adam.lr * float(trust[0])), f32(adam.first_factor), f32(adam.weight_decay)
         self._step(lamb_step, (weight, first, second), gradient, *factors, _constants(adam))
@@ -218,5 +206,12 @@ class CpuOptim:
         )
 
 
-def _constants(adam: AdamStep) -> tuple[Any, ...]:
+def _constants(adam: RuleStep) -> tuple[Any, ...]:
     return *(f32(rate) for rate in adam.rates), f32(adam.second_root), f32(adam.epsilon)
+
+
+_RULES: dict[str, tuple[Callable[..., None], Callable[[RuleStep], tuple[Any, ...]]]] = {
+    "momentum": (momentum_step, lambda s: (f32(s.lr), f32(s.keep), f32(s.momentum), s.is_nesterov)),
+    "adam": (adam_step, lambda s: (f32(s.lr * s.first_factor), f32(s.keep), _constants(s))),
+    "row-rms": (row_rms_step, lambda s: (f32(s.lr), f32(s.keep), _constants(s))),
+}

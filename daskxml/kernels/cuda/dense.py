@@ -10,12 +10,12 @@ import numpy as np
 from daskxml.core.arrays import Array
 from daskxml.kernels.cuda.device import NULL, THREADS, DeviceKernels, grid
 from daskxml.kernels.operands import (
-    AdamStep,
     DeviceCount,
     DeviceKey,
     DeviceNumber,
     Drop,
     RowGradient,
+    RuleStep,
 )
 
 f32 = np.float32
@@ -156,41 +156,27 @@ class CudaDense(DeviceKernels):
     def sgd_rows(self, weight: Array, gradient: RowGradient, lr: float, keep: float) -> None:
         self._step("sgd", gradient, (weight,), *rate_operands(lr), f32(keep))
 
-    def momentum_rows(
-        self, weight: Array, buffer: Array, gradient: RowGradient, lr: float, keep: float,
-        momentum: float, nesterov: bool,
+    def moment_rows(
+        self, rule: str, weight: Array, moments: tuple[Array, ...], gradient: RowGradient,
+        step: RuleStep,
     ) -> None:  # fmt: skip
-        rates = f32(lr), f32(keep), f32(momentum), np.int32(nesterov)
-        self._step("momentum", gradient, (weight, buffer), *rates)
-
-    def adam_rows(
-        self, weight: Array, first: Array, second: Array, gradient: RowGradient, adam: AdamStep
-    ) -> None:
-        rates = f32(adam.lr * adam.first_factor), f32(adam.keep), *_constants(adam)
-        self._step("adam", gradient, (weight, first, second), *rates)
-
-    def row_rms_rows(
-        self, weight: Array, second: Array, gradient: RowGradient, adam: AdamStep
-    ) -> None:
-        count, width = (int(size) for size in gradient.values.shape)
-        self._device.launch(
-            "row_rms", (-(-count // 8),), (THREADS,),
-            weight, second, gradient.values, *self._rows(gradient), f32(gradient.scale),
-            np.int32(width), np.int64(count),
-            f32(adam.lr), f32(adam.keep), *_constants(adam)[2:],
-        )  # fmt: skip
+        arrays, keep = (weight, *moments), f32(step.keep)
+        if rule == "momentum":
+            rates = f32(step.lr), keep, f32(step.momentum), np.int32(step.is_nesterov)
+            self._step(rule, gradient, arrays, *rates)
+        elif rule == "adam":
+            factor = f32(step.lr * step.first_factor)
+            self._step(rule, gradient, arrays, factor, keep, *_constants(step))
+        else:
+            rates = f32(step.lr), keep, *_constants(step)[2:]
+            self._step_of_rows("row_rms", gradient, arrays, *rates)
 
     def lamb_moments(
         self, norms: Array, weight: Array, first: Array, second: Array, gradient: RowGradient,
-        adam: AdamStep,
+        adam: RuleStep,
     ) -> None:  # fmt: skip
-        count, width = (int(size) for size in gradient.values.shape)
-        self._device.launch(
-            "lamb_moments", (-(-count // 8),), (THREADS,),
-            norms, weight, first, second, gradient.values, *self._rows(gradient),
-            f32(gradient.scale), np.int32(width), np.int64(count),
-            f32(adam.first_factor), f32(adam.weight_decay), *_constants(adam),
-        )  # fmt: skip
+        rates = f32(adam.first_factor), f32(adam.weight_decay), *_constants(adam)
+        self._step_of_rows("lamb_moments", gradient, (norms, weight, first, second), *rates)
 
     def lamb_trust(self, trust: Array, norms: Array) -> None:
         count = int(norms.shape[1])
@@ -202,7 +188,7 @@ class CudaDense(DeviceKernels):
 
     def lamb_rows(
         self, weight: Array, first: Array, second: Array, gradient: RowGradient,
-        adam: AdamStep, trust: Array,
+        adam: RuleStep, trust: Array,
     ) -> None:  # fmt: skip
         size, width = _sizes(gradient)
         self._device.launch(
@@ -219,6 +205,16 @@ class CudaDense(DeviceKernels):
             name, *grid(int(size)), *arrays, gradient.values,
             *self._rows(gradient), f32(gradient.scale), width, size,
             *rates,
+        )  # fmt: skip
+
+    def _step_of_rows(
+        self, name: str, gradient: RowGradient, arrays: tuple[Array, ...], *rates: Any
+    ) -> None:
+        """As `_step`, but with a warp for each row."""
+        count, width = (int(size) for size in gradient.values.shape)
+        self._device.launch(
+            name, (-(-count // 8),), (THREADS,), *arrays, gradient.values,
+            *self._rows(gradient), f32(gradient.scale), np.int32(width), np.int64(count), *rates,
         )  # fmt: skip
 
     def _rows(self, gradient: RowGradient) -> tuple[Any, Any]:
@@ -247,7 +243,7 @@ def _sizes(gradient: RowGradient) -> tuple[np.int64, np.int32]:
     return np.int64(count * width), np.int32(width)
 
 
-def _constants(adam: AdamStep) -> tuple[Any, ...]:
+def _constants(adam: RuleStep) -> tuple[Any, ...]:
     return *(f32(rate) for rate in adam.rates), f32(adam.second_root), f32(adam.epsilon)
 
 
