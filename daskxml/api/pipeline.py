@@ -126,7 +126,7 @@ class Pipeline(RowStages):
         name = name or resolved.run.name or resolved.algorithm
         tables = {k: v for k, v in resolved.as_dict().items() if k not in ("cluster", "checkpoint")}
         key = key_of("train", tables, rows.key, test.key if test else None)
-        out = self._file(f"{_file_name(name)}-{key[:8]}")
+        out = self._file(re.sub(r"[^\w.-]+", "-", name) + f"-{key[:8]}")
 
         def start() -> Run:
             place: Any = begun(out)
@@ -158,7 +158,7 @@ class Pipeline(RowStages):
                 replace_text(file, json.dumps(found))
             return found
 
-        return self._value(name, key, start, lambda: _stored_metrics(file))
+        return self._value(name, key, start, lambda: read_json(file) if file else None)
 
     def predict(self, run: Value, rows: Rows, out: str | Path, k: int = 5) -> Value:
         """Return a stage that writes the best ``k`` labels of rows, and whose result is the file.
@@ -217,11 +217,3 @@ def _stored_run(out: Path | None) -> Run | None:
     model = Model.load(out)
     ended = str(model.header.training.get("ended", ""))
     return Run(model, read_history(out / HISTORY_FILE), out, ended) if ended in ENDS else None
-
-
-def _stored_metrics(file: Path | None) -> dict[str, float] | None:
-    return read_json(file) if file else None
-
-
-def _file_name(name: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", name)

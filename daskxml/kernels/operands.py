@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -387,8 +387,7 @@ class NodeProblem:
     child_weights: Array | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FittedBlock:
+class FittedBlock(NamedTuple):
     """The scores of some children of a node, without the weights that are too small to keep.
 
     Attributes
@@ -406,10 +405,6 @@ class FittedBlock:
     counts: Array
     children: Array
     weights: Array
-
-    def arrays(self) -> tuple[Array, Array, Array, Array, Array]:
-        """Return the arrays in the order of the fields."""
-        return self.bias, self.features, self.counts, self.children, self.weights
 
 
 @dataclass(frozen=True, slots=True)

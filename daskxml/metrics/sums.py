@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from operator import add
 
 from daskxml.core.errors import ConfigError
 
@@ -75,7 +76,7 @@ class MetricSums:
         if self.ks != other.ks:
             raise ConfigError(f"metrics at k = {self.ks} cannot be added to those at {other.ks}")
         totals = {
-            field.name: _added(getattr(self, field.name), getattr(other, field.name))
+            field.name: tuple(map(add, getattr(self, field.name), getattr(other, field.name)))
             for field in fields(self)[3:]
         }
         return MetricSums(
@@ -165,10 +166,6 @@ def check_cut_offs(ks: Sequence[int]) -> tuple[int, ...]:
     if not ks or not whole or len(set(ks)) < len(ks):
         raise ConfigError(f"k = {list(ks)}: give different whole numbers of at least 1")
     return tuple(sorted(int(k) for k in ks))
-
-
-def _added(left: Totals, right: Totals) -> Totals:
-    return tuple(a + b for a, b in zip(left, right, strict=True))
 
 
 def _ratio(part: int, whole: int) -> float:

@@ -132,7 +132,8 @@ class RunDir:
         """Unlock it; a run that failed before its first merge leaves nothing behind."""
         if self.path is None or self._lock is None:
             return
-        if has_failed and self.checkpoint is None and not self._has_results():
+        results = (self.path / name for name in (HISTORY_FILE, CHECKPOINTS))
+        if has_failed and self.checkpoint is None and not any(map(Path.exists, results)):
             for name in (RUN_FILE, ENVIRONMENT_FILE, LOCK_FILE):
                 (self.path / name).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
@@ -144,10 +145,6 @@ class RunDir:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-    def _has_results(self) -> bool:
-        assert self.path is not None
-        return any((self.path / name).exists() for name in (HISTORY_FILE, CHECKPOINTS))
 
     def begin(self, config: RunConfig) -> None:
         """Write the resolved run file, and the environment of this start.

@@ -352,7 +352,7 @@ def test_a_batch_that_came_from_the_host_is_counted_without_synchronizing():
     back = kernels.to_host(there)
     np.testing.assert_array_equal(back.rows, segment.rows)
     del there
-    assert not kernels._host_copies._copies
+    assert not kernels._host_copies
 
 
 @needs_compiler

@@ -94,7 +94,7 @@ def test_nodes_are_fitted_as_one_child_at_a_time(ops: CpuKernels, seed: int, wei
     ]
     found = ops.fit_nodes(x, problems, 2, 0.0)
     for mine, naive in zip(found, NAIVE.fit_nodes(x, problems, 2, 0.0), strict=True):
-        for array, wanted in zip(mine.arrays(), naive.arrays(), strict=True):
+        for array, wanted in zip(mine, naive, strict=True):
             assert array.dtype == wanted.dtype
             np.testing.assert_allclose(array, wanted, rtol=1e-3, atol=3e-4)
 
@@ -130,7 +130,7 @@ def test_a_gpu_fits_as_many_nodes_together_as_it_has_memory_for() -> None:
     assert launches[0] == 1
     assert 1 < launches[1] <= 5
     for one, other in zip(*fitted, strict=True):
-        for mine, theirs in zip(one.arrays(), other.arrays(), strict=True):
+        for mine, theirs in zip(one, other, strict=True):
             np.testing.assert_array_equal(mine, theirs)
 
 
@@ -255,7 +255,7 @@ def test_a_block_has_the_same_bits_whichever_others_are_fitted(ops: CpuKernels) 
     whole, parts = fitted(0, 40), [fitted(0, 13), fitted(13, 40)]
     np.testing.assert_array_equal(whole.bias, np.concatenate([part.bias for part in parts]))
     joined = join_blocks(parts)
-    for found, expected in zip(joined.arrays(), whole.arrays(), strict=True):
+    for found, expected in zip(joined, whole, strict=True):
         np.testing.assert_array_equal(found, expected)
 
 

@@ -443,7 +443,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     def check_rows(self, X: Any) -> Any:
         """Return rows as the model takes them; texts become rows where it was trained on such."""
         check_is_fitted(self)
-        if self.model_.header.vectorizer is not None and _are_texts(X):
+        is_listed = isinstance(X, list | tuple | np.ndarray) and len(X) > 0
+        if self.model_.header.vectorizer is not None and is_listed and isinstance(X[0], str):
             return self.model_.text_rows(X)
         return self._check_features(X, reset=False)
 
@@ -503,10 +504,6 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
             estimator.feature_names_in_ = np.array(model.header.feature_names, dtype=object)
         estimator.history_, estimator.evals_result_, estimator.best_iteration_ = [], {}, None
         return estimator
-
-
-def _are_texts(X: Any) -> bool:
-    return isinstance(X, list | tuple | np.ndarray) and len(X) > 0 and isinstance(X[0], str)
 
 
 def _given_classes(form: str, classes: Any) -> LabelSet:

@@ -350,11 +350,6 @@ def rank_quantised(
         total[0], total[1] = peak, max(mass, known)  # no probability exceeds 1
 
 
-def candidates_of(k: int) -> int:
-    """Return how many labels both digits rank for the best k."""
-    return max(_LEAST_CANDIDATES, _CANDIDATES * k)
-
-
 def rank_row(
     team: ThreadTeam, hidden: Array, weight: Array, bias: Array, scores: Array, ids: Array,
     total: Array | None,
@@ -377,7 +372,7 @@ def rank_row(
         lane = best[thread, 0], labels[thread, 0], totals[thread]
         if isinstance(weight, Quantised):
             parts = weight.first, weight.second, weight.scale
-            most = candidates_of(ids.shape[1])
+            most = max(_LEAST_CANDIDATES, _CANDIDATES * ids.shape[1])
             rank_quantised(hidden, *parts, bias, first, last, *lane, most)
         else:
             rank_labels(hidden, weight, bias, first, last, *lane)

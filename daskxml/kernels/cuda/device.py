@@ -306,55 +306,6 @@ class DeferredSums:
         self._open.clear()
 
 
-class HostCopies:
-    """Host copies of arrays that were uploaded, as long as those exist.
-
-    Row numbers and offsets come from the host; keeping them there avoids synchronizing each time
-    they are needed.
-
-    Examples
-    --------
-    >>> copies, there, here = HostCopies(), np.zeros(2), np.ones(2)
-    >>> copies.add(there, here)
-    >>> copies.find(there) is here, copies.find(here) is None
-    (True, True)
-    """
-
-    def __init__(self) -> None:
-        self._copies: dict[int, Array] = {}
-
-    def add(self, there: Array, here: Array) -> None:
-        """Keep the host copy of a device array, which must not be changed in place."""
-        self._copies[id(there)] = here
-        finalize(there, self._copies.pop, id(there), None)
-
-    def find(self, there: Array) -> Array | None:
-        """The host copy, or None."""
-        return self._copies.get(id(there))
-
-
-class ZeroedScratch:
-    """Scratch arrays by name that are zero before and after every kernel.
-
-    Examples
-    --------
-    >>> scratch = ZeroedScratch(lambda size, dtype: np.zeros(size, dtype))
-    >>> scratch.zeros("counts", 3, "int32") is scratch.zeros("counts", 2, "int32")
-    True
-    """
-
-    def __init__(self, make: Callable[[int, str], Array]) -> None:
-        self._make = make
-        self._arrays: dict[str, Array] = {}
-
-    def zeros(self, name: str, size: int, dtype: str) -> Array:
-        """An array of at least ``size`` zeros, to be zero again after use."""
-        array = self._arrays.get(name)
-        if array is None or array.shape[0] < size:
-            array = self._arrays[name] = self._make(max(1, size), dtype)
-        return array
-
-
 def grid(items: int) -> tuple[tuple[int], tuple[int]]:
     """Blocks and threads for an elementwise kernel.
 
@@ -370,9 +321,9 @@ class DeviceKernels:
     """What the kernels of all families have in common."""
 
     def __init__(self, device: CudaDevice) -> None:
-        self._device, self._host_copies = device, HostCopies()
-        self._zeroed = ZeroedScratch(self.zeros)
-        self._deferred = DeferredSums(device)
+        self._device, self._deferred = device, DeferredSums(device)
+        self._host_copies: dict[int, Array] = {}  # of uploaded arrays, as long as those exist
+        self._zeroed: dict[str, Array] = {}
 
     def empty(self, shape: Shape, dtype: str = "float32") -> Array:
         return self._device.empty(shape, dtype)
@@ -397,7 +348,8 @@ class DeviceKernels:
             return array
         there = move(np.ascontiguousarray(array))
         if array.dtype == np.int64:
-            self._host_copies.add(there, array.copy())
+            self._host_copies[id(there)] = array.copy()
+            finalize(there, self._host_copies.pop, id(there), None)
         return there
 
     def _download(self, array: Array) -> Array:
@@ -407,9 +359,16 @@ class DeviceKernels:
         """Run an elementwise kernel, whose last parameter is the number of items."""
         self._device.launch(name, *grid(items), *operands, np.int64(items))
 
+    def _zeros_of(self, name: str, size: int, dtype: str) -> Array:
+        """At least ``size`` zeros in scratch memory of this name, to be zero again after use."""
+        array = self._zeroed.get(name)
+        if array is None or array.shape[0] < size:
+            array = self._zeroed[name] = self.zeros(max(1, size), dtype)
+        return array
+
     def host_copy(self, array: Array) -> Array:
         """An array of row numbers or offsets, without synchronizing where it is from the host."""
         if not self._device.holds(array):
             return array
-        copy = self._host_copies.find(array)
+        copy = self._host_copies.get(id(array))
         return self._device.download(array) if copy is None else copy

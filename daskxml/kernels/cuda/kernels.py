@@ -52,7 +52,7 @@ class CudaKernels(CudaDense, CudaLabels, CudaTree):
     def reserve(self, sizes: StepSizes) -> None:
         self._device.reserve(_temporary_bytes(sizes))
         for name, (size, kind) in _zeroed_arrays(sizes).items():
-            self._zeroed.zeros(name, size, kind)
+            self._zeros_of(name, size, kind)
         self._deferred.reserve()
 
     def release(self) -> None:

@@ -73,7 +73,7 @@ class CudaLabels(DeviceKernels):
         name, stored = "subtract_targets", NULL
         if delta is not None:
             (labels, stride), (name, stored) = _shape(delta), _stored(name, delta)
-        deferred = self._zeroed.zeros("deferred", y.columns, "uint64")[
+        deferred = self._zeros_of("deferred", y.columns, "uint64")[
             first_label : first_label + int(labels)
         ]
         self._device.launch(
@@ -86,7 +86,7 @@ class CudaLabels(DeviceKernels):
     def apply_deferred_sums(self, row_sums: Array) -> None:
         """Subtract the deferred weights of all blocks from ``row_sums (labels,)``, and reset."""
         labels = int(row_sums.shape[0])
-        deferred = self._zeroed.zeros("deferred", labels, "uint64")[:labels]
+        deferred = self._zeros_of("deferred", labels, "uint64")[:labels]
         self._each("apply_deferred", labels, row_sums, deferred)
 
     def softmax_sums(self, logits: Array, bias: Array, peak: Array, total: Array) -> None:

@@ -69,7 +69,7 @@ class CudaSparse(DeviceKernels):
                 return
             entries = tuple(make(size, kind) for kind in ("int32", "int32", "float32"))
             self._write_entries(make, entries, x, rows, 0, drop)
-        counts = self._zeroed.zeros("counts", x.columns, "int32")
+        counts = self._zeros_of("counts", x.columns, "int32")
         features, starts, count, sorted_rows, values = self._group(make, entries, counts)
         self._device.launch(
             "update_features", (int(entries[0].shape[0]),), (_unit_threads(units),),
@@ -123,7 +123,7 @@ class CudaSparse(DeviceKernels):
         if used == 0:
             self._device.clear(starts[:1])
             return 0, None
-        count = self._zeroed.zeros("count", 1, "int32")  # valid until the next step's
+        count = self._zeros_of("count", 1, "int32")  # valid until the next step's
         found = self._group(self._device.scratch(), entries, counts)
         outs = features[:used], rows[:used], values[:used], count
         for out, array in zip(outs, (found[0], *found[3:], found[2]), strict=True):

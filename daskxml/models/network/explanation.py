@@ -34,22 +34,13 @@ def contributions(spec: ModelSpec, arrays: Arrays, row: Csr, label: int) -> Arra
     first = arrays["hidden0.weight"][row.indices].astype(np.float64)
     sums = [values @ first + arrays["hidden0.bias"]]
     for layer in range(1, layers):
-        sums.append(_next(spec, arrays, sums[-1], layer))
+        below = np.maximum(sums[-1], 0.0) if spec.activation == "relu" else expit(sums[-1])
+        sums.append(below @ arrays[f"hidden{layer}.weight"] + arrays[f"hidden{layer}.bias"])
     for layer in reversed(range(layers)):
         slope = slope * _derivative(spec, sums[layer])
         if layer:
             slope = arrays[f"hidden{layer}.weight"].astype(np.float64) @ slope
     return values * (first @ slope)
-
-
-def _next(spec: ModelSpec, arrays: Arrays, sums: Any, layer: int) -> Any:
-    """Return the weighted sums of a layer from those of the one before."""
-    weight, bias = (arrays[f"hidden{layer}.{kind}"] for kind in ("weight", "bias"))
-    return _activated(spec, sums) @ weight + bias
-
-
-def _activated(spec: ModelSpec, sums: Any) -> Any:
-    return np.maximum(sums, 0.0) if spec.activation == "relu" else expit(sums)
 
 
 def _derivative(spec: ModelSpec, sums: Any) -> Any:

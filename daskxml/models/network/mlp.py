@@ -195,7 +195,10 @@ class Mlp:
         for layer, units in enumerate(self.spec.hidden):
             out = self.buffers.array(f"hidden{layer}", rows, units)
             if layer == 0:
-                self._sparse_forward(out, pieces, key)
+                weight, bias = self.parameters["hidden0.weight"], self.parameters["hidden0.bias"]
+                for part in pieces:
+                    given = part.x, part.rows, weight, bias, self._feature_drop(part, key)
+                    self.kernels.sparse_forward(out[part.span], *given)
             else:
                 self.kernels.fill_rows(out, self.parameters[f"hidden{layer}.bias"])
                 weight = self.parameters[f"hidden{layer}.weight"]
@@ -204,12 +207,6 @@ class Mlp:
             self.kernels.dropout(out, self._unit_drop(layer, key))
             layers.append(out)
         return layers
-
-    def _sparse_forward(self, out: Array, pieces: Sequence[BatchSegment], key: int | None) -> None:
-        weight, bias = self.parameters["hidden0.weight"], self.parameters["hidden0.bias"]
-        for part in pieces:
-            drop = self._feature_drop(part, key)
-            self.kernels.sparse_forward(out[part.span], part.x, part.rows, weight, bias, drop)
 
     def _dense_input(self, pieces: Sequence[BatchSegment], rows: int, key: int | None) -> Array:
         out = self.buffers.array("input", rows, self.spec.features)
@@ -235,17 +232,12 @@ class Mlp:
                 name, before = f"hidden{layer}.weight", layers[layer - 1]
                 updates.product(name, slice(None), before, delta, lr)
             else:
-                self._update_first(pieces, delta, lr, key, updates)
+                for part in pieces:
+                    drop, change = self._feature_drop(part, key), delta[part.span]
+                    updates.sparse_product("hidden0.weight", part.x, part.rows, change, lr, drop)
             sums = self.buffers.array(f"bias{layer}", self.spec.hidden[layer])
             self.kernels.column_sums(sums, delta)
             updates.dense(f"hidden{layer}.bias", sums, lr)
-
-    def _update_first(
-        self, pieces: Sequence[BatchSegment], delta: Array, lr: float, key: int, updates: Updates
-    ) -> None:
-        for part in pieces:
-            drop, change = self._feature_drop(part, key), delta[part.span]
-            updates.sparse_product("hidden0.weight", part.x, part.rows, change, lr, drop)
 
     def _unit_drop(self, layer: int, key: int | None) -> Drop:
         if key is None or self.spec.dropout == 0.0:

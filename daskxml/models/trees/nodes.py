@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -336,8 +336,7 @@ def fit_blocks(
 
     fitted = rows.kernels.fit_nodes(rows.features, problems(), spec.passes, spec.smallest_weight)
     return [
-        replace(
-            block,
+        block._replace(
             bias=share * block.bias + (1 - share),
             children=block.children + np.uint16(start),
             weights=share * block.weights,
@@ -355,7 +354,7 @@ def pack_blocks(blocks: Sequence[FittedBlock]) -> Packed:
     >>> unpack_blocks(pack_blocks([one, one]))[1].bias
     array([0.5], dtype=float32)
     """
-    fields = list(zip(*(block.arrays() for block in blocks), strict=True))
+    fields = list(zip(*blocks, strict=True))
     lengths = np.array([[len(array) for array in field] for field in fields])
     return lengths, *(np.concatenate(field) for field in fields)
 
@@ -372,9 +371,7 @@ def join_blocks(blocks: Sequence[FittedBlock]) -> FittedBlock:
     """Join the blocks of one node, which are in the order of their children."""
     if len(blocks) == 1:
         return blocks[0]
-    bias, features, counts, children, weights = (
-        np.concatenate(arrays) for arrays in zip(*(block.arrays() for block in blocks), strict=True)
-    )
+    _, bias, features, counts, children, weights = pack_blocks(blocks)
     each = np.repeat(features, counts)
     by_feature = np.argsort(each, kind="stable")
     names, lengths = np.unique(each, return_counts=True)

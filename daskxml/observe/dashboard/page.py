@@ -202,17 +202,13 @@ def document(
         Of Dask's templates: the pages in the navigation bar, and so on.
     """
     asked = doc.session_context.request.arguments.get("run", [b""])
-    doc.template = _templates().get_template("daskxml.html")
+    folders = [TEMPLATES, Path(distributed.__file__).parent / "http" / "templates"]
+    doc.template = Environment(loader=FileSystemLoader(folders)).get_template("daskxml.html")
     doc.template_variables.update(variables)
     for name in ("page", "texts"):
         doc.template_variables[f"{name}_css"] = (TEMPLATES / f"{name}.css").read_text()
     page = Page(all_series, doc, asked[0].decode(errors="replace"))
     doc.template_variables["first"] = page.headline.text
-
-
-def _templates() -> Environment:
-    dask_templates = Path(distributed.__file__).parent / "http" / "templates"
-    return Environment(loader=FileSystemLoader([TEMPLATES, dask_templates]))
 
 
 def headline_html(series: RunSeries, all_series: Iterable[RunSeries], now_s: float) -> str:
