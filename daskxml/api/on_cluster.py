@@ -18,7 +18,6 @@ from daskxml.api.runs import RunFollower, forget, open_runs
 from daskxml.api.stages import RowStages
 from daskxml.cluster.connection import Warn, connection
 from daskxml.config import DEFAULT_RUN_FILE, RunConfig
-from daskxml.config.sections import ClusterSection
 from daskxml.core.errors import ConfigError
 from daskxml.data.blocks import check_files
 from daskxml.data.formats import format_of
@@ -82,8 +81,9 @@ class Cluster:
 
         The run is forgotten afterwards, unless it is detached and there was no error.
         """
-        config, warn = job.config, _warner(publish)
-        section = local_section(config)
+        config, section, warn = job.config, job.config.cluster, _warner(publish)
+        if config.needs_cpu and section.device == "auto":
+            section = dataclasses.replace(section, device="cpu")
         with connection(self.client, self.scheduler, section, warn, self.dashboard) as client:
             open_runs(client)
             given = job.given
@@ -157,14 +157,6 @@ def launch(
 def _warner(publish: OnEvent) -> Warn:
     """Return a function that publishes a line of text as an event."""
     return lambda text: publish({"kind": "warning", "text": text})
-
-
-def local_section(config: RunConfig) -> ClusterSection:
-    """Return the settings of a local cluster; some runs require the CPU."""
-    section = config.cluster
-    if config.needs_cpu and section.device == "auto":
-        return dataclasses.replace(section, device="cpu")
-    return section
 
 
 def _new_name() -> str:

@@ -258,13 +258,9 @@ class RunFollower:
     """
 
     def __init__(
-        self,
-        client: Client,
-        run: str,
-        on_event: OnEvent,
-        place: RunDir = NOWHERE,
+        self, client: Client, run: str, on_event: OnEvent, place: RunDir = NOWHERE,
         config: RunConfig | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.client, self.run, self.on_event = client, run, on_event
         self.place, self.config = place, config
         self.out, self.history = str(place.path or ""), place.history()
@@ -280,11 +276,9 @@ class RunFollower:
         return call(self.client, handler, hint, run=self.run, **values)
 
     def start(
-        self,
-        scattered: Mapping[str, Sequence[Any]],
-        stages: Sequence[StageRecord],
+        self, scattered: Mapping[str, Sequence[Any]], stages: Sequence[StageRecord],
         is_detached: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Start the run; ``scattered`` has the keys of rows that are on the workers."""
         assert self.config is not None
         if self.place.checkpoint is None:  # a resumed run keeps its run file until it is ready

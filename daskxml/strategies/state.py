@@ -318,17 +318,11 @@ class MegabatchState:
             name: worker.in_new_megabatch() if name in self.merging else worker.left_behind()
             for name, worker in self.members.items()
         }
-        return replace(
-            self,
-            remaining_rows=rows,
-            phase="idle",
-            is_draining=False,
-            merging=(),
-            waits_for="",
-            is_grace_over=False,
-            merges=self.merges + 1,
-            members=members,
-        )
+        return MegabatchState(
+            remaining_rows=rows, merges=self.merges + 1, members=members,
+            first_norm=self.first_norm, step_s=self.step_s, batches=self.batches,
+            waited_s=self.waited_s,
+        )  # fmt: skip
 
 
 def present(members: Mapping[str, WorkerState]) -> dict[str, WorkerState]:

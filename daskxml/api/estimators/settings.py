@@ -20,15 +20,10 @@ from daskxml.models.kinds import TRAINED
 
 DEFAULT_METRIC = "P@1"
 _BATCHES = ("lr", "batch_max", "megabatch_batches")  # settings of every strategy
-_ONE_EPOCH = {
-    "training.megabatches": 0,
-    "training.minutes": 0,
-    "training.target": 0,
-    "training.patience": 0,
-    "training.keep_best": False,
-    "schedule.name": "constant",
-    "data.validation": 0,
-}
+_LIMITS = ("training.megabatches", "training.minutes", "training.target", "training.patience")
+_ONE_EPOCH = dict.fromkeys((*_LIMITS, "data.validation"), 0) | {
+    "training.keep_best": False, "schedule.name": "constant",
+}  # fmt: skip
 
 
 def sets(place: str, kind: str = "", hint: str = "give run_file='network'") -> Any:
