@@ -191,9 +191,8 @@ def held_out_rows(directories: Sequence[str | Path], instead: str) -> Partition:
                 f"give {instead}"
             )
         if not config.data.train:
-            raise ConfigError(
-                f"{directory} was trained on rows that are in no files: give {instead}"
-            )
+            problem = f"{directory} was trained on rows that are in no files: give {instead}"
+            raise ConfigError(problem)
         if _split(config) != _split(configs[0]):
             raise ConfigError(
                 f"{directory} has held out other rows than {directories[0]}: give both the same "

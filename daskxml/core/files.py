@@ -208,9 +208,8 @@ def keep_private() -> None:
             folder.mkdir(mode=0o700)
         found = folder.lstat()
     except OSError as error:
-        raise ConfigError(
-            f"{KERNEL_CACHE}={root}: {error.strerror}; name a folder to write to"
-        ) from error
+        problem = f"{KERNEL_CACHE}={root}: {error.strerror}; name a folder to write to"
+        raise ConfigError(problem) from error
     is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
     if not is_own or found.st_mode & 0o022:
         raise ConfigError(

@@ -108,9 +108,8 @@ def _check(ids: Any, labels: Csr, inverse: Any, ks: tuple[int, ...]) -> None:
         raise InputError(f"a label id is outside 0..{labels.columns - 1}")
     largest = float(inverse.max(initial=0.0))
     if not (largest * ks[-1] < _LARGEST_VALUE and inverse.min(initial=0.0) >= 0.0):
-        raise ConfigError(
-            f"inverse propensities up to {largest:g}: must be numbers from 0 to 2**20"
-        )
+        problem = f"inverse propensities up to {largest:g}: must be numbers from 0 to 2**20"
+        raise ConfigError(problem)
 
 
 @njit(nogil=True)

@@ -164,14 +164,12 @@ def check_names(kind: str, names: Sequence[str], columns: int) -> None:
     known: dict[str, int] = {}
     for column, name in enumerate(names):
         if not isinstance(name, str) or not name:
-            raise ConfigError(
-                f"{kind} {column} has the name {name!r}: must be a text of some length"
-            )
+            problem = f"{kind} {column} has the name {name!r}: must be a text of some length"
+            raise ConfigError(problem)
         if name in known:
             before = known[name]
-            raise ConfigError(
-                f"{kind} {column} has the name {name!r} of {kind} {before}: names must differ"
-            )
+            problem = f"{kind} {column} has the name {name!r} of {kind} {before}: names must differ"
+            raise ConfigError(problem)
         known[name] = column
 
 
@@ -285,9 +283,8 @@ def write_model(
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ModelError(
-            f"{directory}: cannot be made ({error.strerror}); choose another"
-        ) from error
+        problem = f"{directory}: cannot be made ({error.strerror}); choose another"
+        raise ModelError(problem) from error
     tensors = directory / TENSORS_NAME
     with replacing(tensors) as partial:
         save_tensors(partial, stored_arrays(arrays), {"format": FORMAT})

@@ -136,13 +136,11 @@ def read_tensors(
         arrays = _mapped(path, writable)
     except OSError as error:
         reason = error.strerror or "no such file"
-        raise ModelError(
-            f"{path}: cannot be read ({reason}); is it the right directory?"
-        ) from error
+        problem = f"{path}: cannot be read ({reason}); is it the right directory?"
+        raise ModelError(problem) from error
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(
-            f"{path}: damaged or cut off ({error}); restore or write it again"
-        ) from error
+        problem = f"{path}: damaged or cut off ({error}); restore or write it again"
+        raise ModelError(problem) from error
     expected = metadata.pop(_DIGEST, None)
     if verify and expected is None:
         raise ModelError(f"{path}: damaged (it has no checksum); restore it or write it again")

@@ -114,9 +114,8 @@ def member_row(path: str | Path, metadata: Mapping[str, str]) -> dict[str, Any]:
         row = parse_json(metadata["row"])
         check_row(row)
     except ValueError as error:
-        raise ModelError(
-            f"{path}: is damaged ({error}); delete it to fit this part again"
-        ) from error
+        problem = f"{path}: is damaged ({error}); delete it to fit this part again"
+        raise ModelError(problem) from error
     return dict(row)
 
 

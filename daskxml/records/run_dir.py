@@ -81,9 +81,8 @@ class RunDir:
         """
         if resume is not None:
             if out is not None and Path(out).absolute() != Path(resume).absolute():
-                raise ConfigError(
-                    "--out and --resume name two directories: a run continues in its own"
-                )
+                problem = "--out and --resume name two directories: a run continues in its own"
+                raise ConfigError(problem)
             path = Path(resume).absolute()
             if not (path / RUN_FILE).exists():
                 raise ModelError(f"{path}: no run to resume here (there is no {RUN_FILE})")

@@ -203,9 +203,8 @@ def _label_blocks(y: Any, sizes: Sequence[int], name: str) -> list[Any]:
         y = y.rechunk((tuple(sizes), *[-1] * (y.ndim - 1)))
     blocks = list(np.ravel(y.to_delayed()))
     if len(blocks) != len(sizes):
-        raise LabelsError(
-            f"{name}: {len(sizes)} blocks of X but {len(blocks)} of y: cut both alike"
-        )
+        problem = f"{name}: {len(sizes)} blocks of X but {len(blocks)} of y: cut both alike"
+        raise LabelsError(problem)
     return blocks
 
 

@@ -122,9 +122,8 @@ class LabelSet:
         ['a', 'b', 'c']
         """
         if self.form != other.form:
-            raise LabelsError(
-                f"y: {other.form} in one block, {self.form} in another: give all alike"
-            )
+            problem = f"y: {other.form} in one block, {self.form} in another: give all alike"
+            raise LabelsError(problem)
         if self.is_matrix:
             return self.grown(other)
         both = set(self.classes.tolist()) | set(other.classes.tolist())
@@ -252,9 +251,8 @@ def _lists(rows: list[Any]) -> GivenLabels:
 def _kind(label: Any, row: int) -> type:
     is_id = isinstance(label, int | np.integer) and not isinstance(label, bool)
     if not (is_id or isinstance(label, str)) or label == "":
-        raise LabelsError(
-            f"y, row {row}: label {label!r}: give names (texts) or ids (whole numbers)"
-        )
+        problem = f"y, row {row}: label {label!r}: give names (texts) or ids (whole numbers)"
+        raise LabelsError(problem)
     return int if is_id else str
 
 

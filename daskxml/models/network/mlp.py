@@ -117,9 +117,8 @@ class Mlp:
         if self.sampler is None:
             return None
         if has_weights(pieces) or self.output.label_weights is not None:
-            raise ConfigError(
-                "weights of rows or labels need all labels: leave [sampling] method at 'none'"
-            )
+            problem = "weights of rows or labels need all labels: leave [sampling] method at 'none'"
+            raise ConfigError(problem)
         if self.tables is not None:
             weight, bias = self.output.weight, self.output.bias
             kernels = cast("CpuKernels", self.kernels)
