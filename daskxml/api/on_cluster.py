@@ -110,8 +110,7 @@ def _has_texts(client: Client, config: RunConfig, given: Sequence[str]) -> bool:
     """Whether training files, tables as a worker sees them, hold documents."""
     if "train" in given or format_of(config.data.train[0], config.data.format) == "text":
         return has_texts(config, given)
-    found: bool = client.submit(has_texts, config, given, pure=False).result()
-    return found
+    return client.submit(has_texts, config, given, pure=False).result()
 
 
 @awaitable

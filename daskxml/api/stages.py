@@ -459,9 +459,7 @@ class RowStages:
     def _on_workers(self, value: Value) -> Future:
         """Return what a stage has found, as a future."""
         made = value.made()
-        if isinstance(made, Future):
-            return made
-        return kept(self.client, made)
+        return made if isinstance(made, Future) else kept(self.client, made)
 
     def _rows(
         self, name: str, key: str, needs: Sequence[Stage], start: Callable[[], Sequence[Future]]

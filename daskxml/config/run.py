@@ -216,7 +216,7 @@ class RunConfig:
         >>> load_run_config({"training": {"epochs": 2}}).rule
         'mean'
         """
-        rule: str = self.combine.rule
+        rule = self.combine.rule
         return self.make_strategy().rules[0] if rule == "auto" else rule
 
     def model_spec(self, features: int, labels: int) -> Any:

@@ -59,5 +59,4 @@ def spec_from_dict(values: Mapping[str, Any]) -> Spec:
     >>> spec_from_dict({"kind": "trees", "features": 3, "labels": 2}).labels
     2
     """
-    described: Spec = KINDS[stored_name(values, KINDS)].spec(values)
-    return described
+    return KINDS[stored_name(values, KINDS)].spec(values)

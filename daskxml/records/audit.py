@@ -69,8 +69,7 @@ class HistoryRow:
     @property
     def workers(self) -> Mapping[str, Mapping[str, Any]]:
         """The values of each worker."""
-        found: Mapping[str, Mapping[str, Any]] = self.values["workers"]
-        return found
+        return self.values["workers"]
 
 
 class Audit:

@@ -54,8 +54,7 @@ def projection_of(sums: Array) -> Array:
     variances, directions = np.linalg.eigh(sums.T @ sums)
     is_used = variances > 1e-12 * max(float(variances[-1]), 1e-300)
     scales = np.where(is_used, 1.0 / np.sqrt(np.where(is_used, variances, 1.0)), 0.0)
-    projection: Array = (sums @ (directions * scales)).astype(np.float32)
-    return projection
+    return (sums @ (directions * scales)).astype(np.float32)
 
 
 def label_vectors(sums: Array) -> Array:

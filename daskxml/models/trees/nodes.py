@@ -297,8 +297,7 @@ def _cuts(width: int, parts: int) -> list[int]:
     [0, 30, 50, 60]
     """
     shares = np.concatenate([[0], np.cumsum(np.arange(parts, 0, -1))])
-    cuts: list[int] = (width * shares // shares[-1]).tolist()
-    return cuts
+    return (width * shares // shares[-1]).tolist()
 
 
 def _node_rows(shape: TreeShape, position_rows: Array, rows: int) -> list[Array]:

@@ -101,8 +101,7 @@ class TreeSpec(Spec):
         """
         assert not isinstance(self.cost, str)
         share = np.maximum(rows, 1) / max(1.0, float(rows.mean()))
-        costs: Array = np.float32(self.cost * share**_COMMON)
-        return costs
+        return np.float32(self.cost * share**_COMMON)
 
     @property
     def level_bits(self) -> tuple[int, ...]:
