@@ -21,6 +21,7 @@ import io
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -33,6 +34,7 @@ from daskxml.models.rankings import Ids, Scores, empty_rows, named, scores_csr
 from daskxml.models.trained import Model
 
 STDOUT = "-"
+_GROUP_ROWS = 1 << 13  # of a Parquet file that are in memory as Python objects
 Row = tuple[int, list[Any], list[float]]
 
 
@@ -159,14 +161,10 @@ def _write_parquet(file: IO[bytes], model: Model, blocks: Iterable[Block]) -> No
     label = arrow.string() if model.header.label_names else arrow.int32()
     columns = {"row": arrow.int64(), "labels": arrow.list_(label)}
     schema = arrow.schema({**columns, "scores": arrow.list_(arrow.float32())})
-    first = 0
+    rows = _rows(model, blocks)
     with parquet.ParquetWriter(file, schema) as writer:
-        for block in blocks:
-            rows = [(first + n, *rest) for n, *rest in _rows(model, [block])]
-            first += len(rows)
-            if rows:
-                values = list(zip(*rows, strict=True))
-                writer.write_table(arrow.table(values, schema=schema))
+        while group := list(islice(rows, _GROUP_ROWS)):
+            writer.write_table(arrow.table(list(zip(*group, strict=True)), schema=schema))
 
 
 @contextlib.contextmanager

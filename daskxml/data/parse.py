@@ -108,12 +108,9 @@ def parse_pieces(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
 
 
 def parse_bytes(
-    data: bytes | memoryview,
-    dialect: Dialect = Dialect(),
-    *,
-    blank_rows: bool = False,
+    data: bytes | memoryview, dialect: Dialect = Dialect(), *, blank_rows: bool = False,
     path: str | None = None,
-) -> ParsedRows:
+) -> ParsedRows:  # fmt: skip
     """Parse whole lines of text.
 
     Parameters
@@ -174,8 +171,8 @@ def parse_padded(text: Array, dialect: Dialect, *, blank_rows: bool, path: str |
         raise _error_at(text, fault, dialect, path)
     indptr, label_indptr = arrays.feature_indptr[: rows + 1], arrays.label_indptr[: rows + 1]
     return Partition(
-        Csr(indptr, arrays.feature_ids, arrays.values, columns_of(dialect.features)),
-        Csr(label_indptr, arrays.label_ids, None, columns_of(dialect.labels)),
+        Csr(indptr, arrays.feature_ids, arrays.values, dialect.features or UNKNOWN),
+        Csr(label_indptr, arrays.label_ids, None, dialect.labels or UNKNOWN),
     )
 
 
@@ -199,11 +196,6 @@ def _allocate(text: Array) -> RowArrays:
         np.empty(newlines + 2, np.int64),
         np.empty(commas + newlines + 1, np.int32),
     )
-
-
-def columns_of(count: int | None) -> int:
-    """The known number of columns, or `UNKNOWN`."""
-    return UNKNOWN if count is None else count
 
 
 def tidied(rows: Partition) -> ParsedRows:

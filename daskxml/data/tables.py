@@ -32,9 +32,9 @@ from daskxml.core.errors import InputError
 from daskxml.core.text import number_of, quoted
 from daskxml.data.blocks import Header, pad_text
 from daskxml.data.parse import (
+    UNKNOWN,
     Dialect,
     ParsedRows,
-    columns_of,
     count_ids,
     explain_range,
     parse_bytes,
@@ -488,7 +488,7 @@ def _pack_labels(lists: Lists, dialect: Dialect) -> Csr:
     """Return labels by id or by name as a matrix."""
     items, base = lists.items, dialect.label_base
     ids = _ids(items, dialect.label_names, dialect.labels, base, "label")
-    return Csr(np.array(lists.indptr, np.int64), ids, None, columns_of(dialect.labels))
+    return Csr(np.array(lists.indptr, np.int64), ids, None, dialect.labels or UNKNOWN)
 
 
 def _pack_features(indices: Lists, values: Lists, dialect: Dialect) -> Csr:
@@ -496,7 +496,7 @@ def _pack_features(indices: Lists, values: Lists, dialect: Dialect) -> Csr:
     ids = _ids(indices.items, names, dialect.features, base, "feature")
     numbers = _floats(_numbers(values.items, VALUES))
     indptr = np.array(indices.indptr, np.int64)  # a copy, as of ids and numbers: tidied in place
-    return Csr(indptr, ids, numbers, columns_of(dialect.features))
+    return Csr(indptr, ids, numbers, dialect.features or UNKNOWN)
 
 
 def _ids(items: Any, names: Names, count: int | None, base: int, kind: str) -> Array:

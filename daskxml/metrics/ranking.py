@@ -181,7 +181,7 @@ def _rank_attainable(truth, inverse, best):  # type: ignore[no-untyped-def]
 def _contains(truth, label):  # type: ignore[no-untyped-def]
     """Whether the ascending ``truth`` holds ``label``."""
     low, high = 0, truth.shape[0]
-    while low < high:
+    while low < high:  # `np.searchsorted` would load what only a compiler needs
         middle = (low + high) // 2
         if truth[middle] < label:
             low = middle + 1

@@ -26,6 +26,7 @@ from daskxml.records.row_schema import check_row
 
 FOLDER = "checkpoints"
 FORMAT_VERSION = "2"
+_OTHER_KIND = "the model to continue from is of another kind: leave [model] kind as it was"
 
 
 def write_checkpoint(
@@ -107,9 +108,7 @@ def member_row(path: str | Path, metadata: Mapping[str, str]) -> dict[str, Any]:
         If there is none, or it is damaged.
     """
     if "row" not in metadata:
-        raise ModelError(
-            f"{path}: the model to continue from is of another kind: leave [model] kind as it was"
-        )
+        raise ModelError(f"{path}: {_OTHER_KIND}")
     try:
         row = parse_json(metadata["row"])
         check_row(row)
@@ -252,8 +251,7 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]
     except ModelError as error:
         raise ModelError(f"{error.message}, or {remedy}") from None
     if "row" in metadata:
-        problem = "the model to continue from is of another kind: leave [model] kind as it was"
-        raise ModelError(f"{path}: {problem}")
+        raise ModelError(f"{path}: {_OTHER_KIND}")
     try:
         if metadata["format"] != FORMAT_VERSION or not models:
             raise ValueError
