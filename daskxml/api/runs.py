@@ -284,15 +284,11 @@ class RunFollower:
         if self.place.checkpoint is None:  # a resumed run keeps its run file until it is ready
             self.place.begin(self.config)
         self.call(
-            "daskxml_start",
-            config=self.config.to_toml(),
-            scattered=scattered,
-            owner=self.client.id,
-            run_dir=self.place.path_for_workers,
-            checkpoint=self.place.checkpoint,
-            is_detached=is_detached,
+            "daskxml_start", config=self.config.to_toml(), scattered=scattered,
+            owner=self.client.id, run_dir=self.place.path_for_workers,
+            checkpoint=self.place.checkpoint, is_detached=is_detached,
             stages=[asdict(stage) for stage in stages],
-        )
+        )  # fmt: skip
 
     def leave_directory(self) -> None:
         """Let a worker write the directory from now on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -57,11 +58,8 @@ def predict(options: Options) -> int:
     if done.unknown:
         print(unknown_texts(done.unknown, done.rows), file=sys.stderr)
     if options.out != STDOUT:
-        labels = model.spec.labels
-        print(
-            f"wrote {done.rows:,} rows x {labels:,} labels, {done.scores:,} scores, "
-            f"to {options.out}"
-        )
+        size = f"{done.rows:,} rows x {model.spec.labels:,} labels, {done.scores:,} scores"
+        print(f"wrote {size}, to {options.out}")
     return 0
 
 
@@ -93,11 +91,9 @@ def mix(options: Options) -> int:
     whose = "of --valid" if rows else "that no part was trained on"
     rows = rows or held_out_rows(options.models, "--valid FILE, or --weights")
     mixture = daskxml.mix(models, valid=rows, out=out)
-    shares = mixture.spec.weights
     print(f"on {rows.rows:,} rows {whose}:")
-    for name, share, model in zip(
-        (*options.models, out), (*shares, 1.0), (*models, mixture), strict=True
-    ):
+    all_of = (*options.models, out), (*mixture.spec.weights, 1.0), (*models, mixture)
+    for name, share, model in zip(*all_of, strict=True):
         print(f"{_scores(model, rows)}  weight {share:.2f}  {name}")
     return 0
 
@@ -122,10 +118,10 @@ def calibrate(options: Options) -> int:
         f"on {rows.rows:,} rows {whose}, a fifth at a time by what the others give, "
         f"the best {made.k} labels of each:"
     )
-    names = {"calibration_error": "calibration error", "macro-F1": "macro F1"}
     values = {
-        text: f"{made.measured[f'{name}_before']:.4f} before, {made.measured[name]:.4f} after"
-        for name, text in {**names, "micro-F1": "micro F1"}.items()
+        name: f"{made.measured[f'{key}_before']:.4f} before, {made.measured[key]:.4f} after"
+        for key in ("calibration_error", "macro-F1", "micro-F1")
+        for name in [re.sub("[_-]", " ", key)]
     }
     own = f"{len(made.labels):,} of {model.spec.labels:,} labels have their own"
     print_lines(values | {"thresholds": f"{made.threshold:.4f}; {own}"})

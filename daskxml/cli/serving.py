@@ -44,19 +44,20 @@ _PAGE_MAY = {"content-security-policy": "default-src 'self' 'unsafe-inline'"}  #
 # ---------------------------------------------------------------------- requests and answers
 
 
+def _given(description: str | None, **limits: Any) -> Any:
+    """A list that a request may have; the first wrong item ends its reading."""
+    return Field(None, fail_fast=True, description=description, **limits)
+
+
 class Row(BaseModel):
     """The features of one row, by ids or by names, and their values."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    ids: list[Annotated[int, Field(ge=0)]] | None = Field(
-        None, fail_fast=True, description="Features by number, from 0 on."
-    )
-    names: list[str] | None = Field(
-        None, fail_fast=True, description="Features by name, in place of `ids`; all must be known."
-    )
-    values: list[FiniteFloat] | None = Field(
-        None, fail_fast=True, description="A value for each; all 1 without. Repeated ids add up."
+    ids: list[Annotated[int, Field(ge=0)]] | None = _given("Features by number, from 0 on.")
+    names: list[str] | None = _given("Features by name, in place of `ids`; all must be known.")
+    values: list[FiniteFloat] | None = _given(
+        "A value for each; all 1 without. Repeated ids add up."
     )
 
 
@@ -69,14 +70,10 @@ class Query(BaseModel):
         json_schema_extra={"examples": [{"rows": [{"ids": [3, 17], "values": [0.5, 2]}], "k": 2}]},
     )
 
-    rows: list[Row] | None = Field(None, fail_fast=True, min_length=1)
-    text: list[str] | None = Field(
-        None, fail_fast=True, min_length=1, description="Documents, for a model of texts."
-    )
+    rows: list[Row] | None = _given(None, min_length=1)
+    text: list[str] | None = _given("Documents, for a model of texts.", min_length=1)
     k: int = Field(5, ge=1, description="Labels of each row.")
-    explain: int = Field(
-        0, ge=0, le=100, description="Number of features to report for each label."
-    )
+    explain: int = Field(0, ge=0, le=100, description="Features to report for each label.")
 
 
 class Labels(BaseModel):

@@ -133,15 +133,9 @@ def simulate(options: Options) -> int:
     print(f"simulating {config.algorithm} in {options.out}", flush=True)
     with make_progress(f"daskxml {config.run.name}".rstrip()) as progress:
         done = daskxml.simulate(
-            config,
-            options.speeds,
-            cost=cost,
-            network=network,
-            pools=dict(options.pools),
-            pool_cost=pool_cost,
-            out=options.out,
-            on_event=progress,
-        )
+            config, options.speeds, cost=cost, network=network, pools=dict(options.pools),
+            pool_cost=pool_cost, out=options.out, on_event=progress,
+        )  # fmt: skip
     print_outcome(done, {"run": options.out})
     return INTERRUPTED if done.reason == "interrupt" else 0
 
@@ -155,9 +149,9 @@ def _costs(options: Options, config: RunConfig) -> tuple[Any, Any]:
         return _with(CostModel(**dict(named)), jitter=options.jitter)
 
     def cost(spec: Any) -> Any:
-        if options.cost:
-            return given(options.cost)
-        return _with(v100_cost(spec), jitter=options.jitter)
+        return (
+            given(options.cost) if options.cost else _with(v100_cost(spec), jitter=options.jitter)
+        )
 
     if options.pool_cost:
         return cost, given(options.pool_cost)
