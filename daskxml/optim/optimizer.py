@@ -13,11 +13,12 @@ from daskxml.core.arrays import Array, Csr
 from daskxml.core.errors import ConfigError
 from daskxml.kernels import Drop, InPlace, Kernels, RowGradient, RowSums
 from daskxml.optim.config import OptimizerConfig
-from daskxml.optim.gradient import GradientArrays, SparseGradient
+from daskxml.optim.gradient import SparseGradient
 from daskxml.optim.rules import OPTIMIZERS, ParameterSlice, Rule, as_rows
 
 FIRST_LAYER = "hidden0.weight"  # its rows are features: skipped where their gradient is zero
 Views = Callable[[Array], Mapping[str, Array]]
+Target = tuple[Rule, ParameterSlice, float]  # by which rule, what, and at which rate
 
 
 class Scratch:
@@ -112,12 +113,12 @@ class Optimizer:
         self._wholes: dict[str, ParameterSlice] = {}
         self._sparse: dict[str, SparseGradient] = {}
         self._scratch = Scratch(kernels)
-        collected = {
+        self._sum: Rule = OPTIMIZERS["sgd"](OptimizerConfig(), kernels)  # at the rate -1
+        self._collected = {
             name: kernels.zeros(array.shape)
             for name, array in parameters.items()
             if self._needs_all(name) and name != FIRST_LAYER  # which is never dense
         }
-        self._collected = GradientArrays(kernels, collected)
 
     # ------------------------------------------------------------------- a step
 
@@ -155,53 +156,42 @@ class Optimizer:
     def dense(self, name: str, grad: Array, lr: float, rows: slice = slice(None)) -> None:
         """Apply the gradient of ``parameter[rows]``, of the same shape."""
         self._lr = lr
-        if name in self._collected.views:
-            self._collected.dense(name, grad, lr, rows)
-        else:
-            self._update(name, RowGradient(as_rows(grad)), lr, rows)
+        rule, target, rate = self._target(name, lr, rows)
+        rule.update(target, RowGradient(as_rows(grad)), rate, self._step)
 
     def product(
         self, name: str, rows: slice, left: Array, right: Array, lr: float, scale: float = 1.0
     ) -> None:
         """Apply the gradient ``scale * left.T @ right`` of ``parameter[rows]``."""
         self._lr = lr
-        if name in self._collected.views:
-            self._collected.product(name, rows, left, right, lr, scale)
-            return
-        rule, rate = self._rules[name], lr * self._config.lr_factor(name)
-        target = self._slice(name, rows)
+        rule, target, rate = self._target(name, lr, rows)
         if rule.is_fused:
             keep = rule.keep(target, rate)
             self._kernels.gemm(target.weight, left.T, right, -rate * scale, keep)
         else:
-            self._update_by_product(rule, target, left, right, rate, scale=scale)
+            self._update_by_product(rule, target, rate, left, right, scale=scale)
 
     def in_place(self, name: str, lr: float) -> InPlace | None:
         """Return where a gradient can be added instead of `product`, if the rule is that."""
         self._lr = lr
-        if name in self._collected.views:
-            return self._collected.in_place(name, lr)
-        rule, target = self._rules[name], self._slice(name)
-        rate = lr * self._config.lr_factor(name)
+        rule, target, rate = self._target(name, lr)
         if not rule.is_fused:
             return None
         return InPlace(target.weight, factor=-rate, keep=rule.keep(target, rate))
 
     def subset(self, name: str, ids: Array, grad: Array, lr: float) -> None:
         """Apply the gradient of ``parameter[ids]``; other rows and their moments do not change."""
-        rate = lr * self._config.lr_factor(name)
+        rule, target, rate = self._subset_target(name, lr)
         gradient = RowGradient(grad.reshape(int(ids.shape[0]), -1), ids)
-        self._rules[name].update(self._subset_slice(name), gradient, rate, self._step)
+        rule.update(target, gradient, rate, self._step)
 
     def subset_product(self, name: str, ids: Array, left: Array, right: Array, lr: float) -> None:
         """Apply the gradient ``left.T @ right`` of ``parameter[ids]``."""
-        rate = lr * self._config.lr_factor(name)
-        target = self._subset_slice(name)
-        self._update_by_product(self._rules[name], target, left, right, rate, ids)
+        self._update_by_product(*self._subset_target(name, lr), left, right, ids)
 
     def subset_sums(self, name: str, sums: RowSums, x: Array, lr: float) -> None:
         """Apply the gradient of ``parameter[sums.ids]``, sums of rows of ``x``."""
-        self._update_by_sums(name, self._subset_slice(name), sums, x, lr)
+        self._update_by_sums(*self._subset_target(name, lr), sums, x)
 
     def sparse_product(
         self, name: str, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop
@@ -209,15 +199,14 @@ class Optimizer:
         """Apply ``x[rows].T @ delta``, a segment's part; zero for features that are not in use."""
         self._lr = lr
         if self._is_fused(name):
-            rate = lr * self._config.lr_factor(name)
-            self._kernels.sparse_update(self._slice(name).weight, x, rows, delta, -rate, drop)
+            _, target, rate = self._target(name, lr)
+            self._kernels.sparse_update(target.weight, x, rows, delta, -rate, drop)
         else:
             self._sparse_gradient(name).add(x, rows, delta, drop)
 
     def end_step(self) -> None:
         """Apply the gradients that were collected."""
-        views = self._collected.views
-        whole = {name: RowGradient(as_rows(array)) for name, array in views.items()}
+        whole = {name: RowGradient(as_rows(array)) for name, array in self._collected.items()}
         for name, sparse in self._sparse.items():
             sparse.group()
             sums = sparse.sums()
@@ -227,8 +216,8 @@ class Optimizer:
                     device_count=sums.device_count,
                 )  # fmt: skip
             else:
-                target = self._slice(name)
-                self._update_by_sums(name, target, sums, sparse.deltas, self._lr, skips=True)
+                target = self._target(name, self._lr)
+                self._update_by_sums(*target, sums, sparse.deltas, skips=True)
         self._apply(whole, self._lr)
         self._clear_step()
 
@@ -285,7 +274,7 @@ class Optimizer:
     @property
     def nbytes(self) -> int:
         """Bytes of moments and buffers."""
-        arrays = (*self._moments.values(), *self._collected.views.values())
+        arrays = (*self._moments.values(), *self._collected.values())
         buffers = self._scratch.nbytes + sum(grad.nbytes for grad in self._sparse.values())
         buffers += sum(rule.nbytes for rule in {*self._rules.values()})
         return buffers + sum(int(array.nbytes) for array in arrays)
@@ -293,7 +282,8 @@ class Optimizer:
     # ------------------------------------------------------------------ inside
 
     def _clear_step(self) -> None:
-        self._collected.clear()
+        for array in self._collected.values():
+            self._kernels.fill(array, 0.0)
         for gradient in self._sparse.values():
             gradient.clear()
 
@@ -328,23 +318,24 @@ class Optimizer:
         moments = tuple(as_rows(self._moment_views[moment][name][rows]) for moment in names)
         return ParameterSlice(as_rows(weight[rows]), moments, weight.ndim > 1)
 
-    def _subset_slice(self, name: str) -> ParameterSlice:
+    def _target(self, name: str, lr: float, rows: slice = slice(None)) -> Target:
+        """What a gradient of ``parameter[rows]`` changes now: these rows, or what collects it."""
+        if name in self._collected:
+            return self._sum, ParameterSlice(as_rows(self._collected[name][rows]), (), False), -1.0
+        return self._rules[name], self._slice(name, rows), lr * self._config.lr_factor(name)
+
+    def _subset_target(self, name: str, lr: float) -> Target:
         """The whole parameter, some of whose rows (of a vector: elements) will change."""
         if self._needs_all(name):
             raise ConfigError(
                 f"optimizer: of {name} some rows change, others wait: it takes neither clip_norm "
                 "nor lamb"
             )
-        return self._slice(name).as_column()
-
-    def _update(
-        self, name: str, gradient: RowGradient, lr: float, rows: slice = slice(None)
-    ) -> None:
-        rate, target = lr * self._config.lr_factor(name), self._slice(name, rows)
-        self._rules[name].update(target, gradient, rate, self._step)
+        rule, target, rate = self._target(name, lr)
+        return rule, target.as_column(), rate
 
     def _update_by_product(
-        self, rule: Rule, whole: ParameterSlice, left: Array, right: Array, rate: float,
+        self, rule: Rule, whole: ParameterSlice, rate: float, left: Array, right: Array,
         ids: Array | None = None, scale: float = 1.0,
     ) -> None:  # fmt: skip
         """Form ``scale * left.T @ right`` a few rows at a time, and apply each while in the cache.
@@ -363,11 +354,10 @@ class Optimizer:
                 rule.update(target, gradient, rate, self._step)
 
     def _update_by_sums(
-        self, name: str, target: ParameterSlice, sums: RowSums, x: Array, lr: float,
+        self, rule: Rule, target: ParameterSlice, rate: float, sums: RowSums, x: Array,
         skips: bool = False,
     ) -> None:  # fmt: skip
         """Form ``sums`` of ``x`` a few rows at a time, in each thread, and apply each likewise."""
-        rule, rate = self._rules[name], lr * self._config.lr_factor(name)
         kernels, width = self._kernels, int(x.shape[1])
         chunk = max(1, min(sums.count, kernels.gradient_floats // width))
 
@@ -385,7 +375,8 @@ class Optimizer:
     def _apply(self, gradients: Mapping[str, RowGradient], lr: float) -> None:
         scale = self._clip_scale(gradients)
         for name, gradient in gradients.items():
-            self._update(name, replace(gradient, scale=scale), lr)
+            scaled, rate = replace(gradient, scale=scale), lr * self._config.lr_factor(name)
+            self._rules[name].update(self._slice(name), scaled, rate, self._step)
 
     def _clip_scale(self, gradients: Mapping[str, RowGradient]) -> float:
         """The factor that reduces the norm of the gradient to ``clip_norm`` at most."""
@@ -394,3 +385,44 @@ class Optimizer:
         squared_norm = self._kernels.squared_norm
         norm = sqrt(sum(squared_norm(each.values.reshape(-1)) for each in gradients.values()))
         return self._config.clip_norm / norm if norm > self._config.clip_norm else 1.0
+
+
+class GradientBuffer(Optimizer):
+    """A gradient in one flat array, laid out as the parameters of a model.
+
+    Gradients are added up: that is a step of SGD at the rate -1, whichever is given.
+
+    Parameters
+    ----------
+    size, views
+        Size of the flat array, and a function from such an array to views by parameter name:
+        ``Layout.size`` and ``Layout.views``.
+
+    Attributes
+    ----------
+    flat
+        ``(size,)`` float32, zero at first. May be written to: all-reduced over workers.
+    views
+        Views of it, by name.
+
+    Examples
+    --------
+    >>> from daskxml.kernels import get_kernels
+    >>> kernels = get_kernels("cpu", 1)
+    >>> buffer = GradientBuffer(kernels, 4, lambda flat: {"w": flat[:2], "b": flat[2:]})
+    >>> buffer.dense("b", kernels.zeros(2) + 1, lr=0.1)
+    >>> buffer.flat
+    array([0., 0., 1., 1.], dtype=float32)
+    """
+
+    def __init__(self, kernels: Kernels, size: int, views: Views) -> None:
+        self.flat = kernels.zeros(size)
+        self.views = views(self.flat)
+        super().__init__(OptimizerConfig(), kernels, self.views, views, size)
+
+    def _target(self, name: str, lr: float, rows: slice = slice(None)) -> Target:
+        return self._sum, self._slice(name, rows), -1.0
+
+    def clear(self) -> None:
+        """Set all of it to zero, with a single fill."""
+        self._kernels.fill(self.flat, 0.0)

@@ -5,8 +5,7 @@ import pytest
 
 from daskxml.kernels import RowSums, get_kernels
 from daskxml.optim import OptimizerConfig
-from daskxml.optim.gradient import GradientArrays
-from daskxml.optim.optimizer import Optimizer
+from daskxml.optim.optimizer import GradientBuffer, Optimizer
 
 
 def make_case(count, width, rows=5, entries=20_000):
@@ -56,7 +55,7 @@ def test_many_chunks_change_their_rows_once(name, threads):
 def test_gradients_are_collected_in_chunks(width):
     sums, x, whole = make_case(count=4000, width=width)
     kernels = get_kernels("cpu", 1)
-    arrays = GradientArrays(kernels, {"w": kernels.zeros(whole.shape)})
+    arrays = GradientBuffer(kernels, whole.size, lambda flat: {"w": flat.reshape(whole.shape)})
     for _ in range(2):
         arrays.subset_sums("w", sums, x, 0.1)
     np.testing.assert_allclose(arrays.views["w"], 2 * whole, atol=1e-4)

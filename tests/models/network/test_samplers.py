@@ -13,7 +13,7 @@ from daskxml.models.network import hash_tables, samplers
 from daskxml.models.network.samplers import BatchSampler, RowSampler
 from daskxml.models.network.sampling import ALL_LABELS, SamplingConfig, label_tables
 from daskxml.models.network.spec import ModelSpec
-from daskxml.optim.gradient import GradientBuffer
+from daskxml.optim import GradientBuffer
 from harness import naive_sampling
 from harness.naive_kernels import NaiveKernels
 from harness.sampled_cases import (
