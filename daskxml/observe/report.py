@@ -167,16 +167,12 @@ def read_run(directory: Path, name: str) -> StoredRun:
     if not starts and (directory / ENVIRONMENT_FILE).exists():
         problems.append(f"{ENVIRONMENT_FILE} cannot be read; left out")
     return StoredRun(
-        name=printable(name),
-        directory=directory,
-        config=cleaned(config),
-        run_file=run_file,
-        history=tuple(map(cleaned, history)),
-        state=printable(_state(directory, len(history))),
+        name=printable(name), directory=directory, config=cleaned(config), run_file=run_file,
+        history=tuple(map(cleaned, history)), state=printable(_state(directory, len(history))),
         starts=tuple(map(cleaned, starts)),
         simulation=cleaned(read_json(directory / SIMULATION_FILE)),
         problems=tuple(map(one_line, problems)),
-    )
+    )  # fmt: skip
 
 
 def _read_config(path: Path, problems: list[str]) -> tuple[str, dict[str, dict[str, Any]]]:

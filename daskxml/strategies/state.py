@@ -197,15 +197,11 @@ class WorkerState:
         measured = rows / busy_s if rows and busy_s > 0.0 else self.rows_per_s
         known = self.rows_per_s or measured
         return replace(
-            self,
-            updates=self.updates + updates,
-            rows=self.rows + rows,
-            busy_s=self.busy_s + busy_s,
-            total_updates=self.total_updates + updates,
-            leased_rows=self.leased_rows - rows,
-            leases=self.leases - 1,
+            self, updates=self.updates + updates, rows=self.rows + rows,
+            busy_s=self.busy_s + busy_s, total_updates=self.total_updates + updates,
+            leased_rows=self.leased_rows - rows, leases=self.leases - 1,
             rows_per_s=known + _SMOOTHING * (measured - known),
-        )
+        )  # fmt: skip
 
     def without_work(self) -> WorkerState:
         """Return the state without what it has done and was given, but for the work under way."""
