@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 Array = Any  # numpy.ndarray or cupy.ndarray, depending on the kernels
 
 
@@ -86,3 +88,14 @@ class Segment:
 
     partition: Partition
     rows: Array
+
+
+def starts_of(sizes: Any) -> Array:
+    """Return where each of several spans that follow one another starts, and the last one ends.
+
+    Examples
+    --------
+    >>> starts_of([2, 0, 1])
+    array([0, 2, 2, 3])
+    """
+    return np.append(0, np.cumsum(sizes, dtype=np.int64))

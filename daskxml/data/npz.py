@@ -21,7 +21,7 @@ from typing import IO, Any
 import numpy as np
 from fsspec.core import url_to_fs
 
-from daskxml.core.arrays import Array
+from daskxml.core.arrays import Array, starts_of
 from daskxml.core.errors import InputError
 from daskxml.core.text import quoted
 from daskxml.data.blocks import Header, open_file
@@ -192,7 +192,7 @@ def _opened(path: str) -> Iterator[_Matrix]:
 def _nonzero(indptr: Array, ids: Array, values: Array) -> Any:
     """Leave out the zeros that a matrix of labels may hold."""
     kept = values != 0
-    return _lists(np.append(0, np.cumsum(kept))[indptr], ids[kept])
+    return _lists(starts_of(kept)[indptr], ids[kept])
 
 
 def _lists(indptr: Array, items: Array) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from daskxml.core.arrays import Array, Csr, Partition
+from daskxml.core.arrays import Array, Csr, Partition, starts_of
 from daskxml.core.errors import InputError, TrainingError
 from daskxml.core.jit import njit
 
@@ -126,9 +126,7 @@ def scale_rows(indptr, data):  # type: ignore[no-untyped-def]
 
 def take_csr(csr: Csr, rows: Array) -> Csr:
     """Copy chosen rows of a matrix, in the order given, in a file where it is in one."""
-    sizes = csr.indptr[rows + 1] - csr.indptr[rows]
-    indptr = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(sizes, out=indptr[1:])
+    indptr = starts_of(csr.indptr[rows + 1] - csr.indptr[rows])
     count, in_file = int(indptr[-1]), is_on_disk(csr)
     indices = empty_array(count, np.int32, in_file=in_file)
     copy_rows(csr.indptr, csr.indices, rows, indptr, indices)
@@ -201,9 +199,7 @@ def slice_rows(partition: Partition, start: int, stop: int) -> Partition:
 
 def concatenate_csr(parts: Sequence[Csr], *, in_file: bool = False) -> Csr:
     """Stack matrices vertically, in a file if asked or where one is in one; see `concatenate`."""
-    sizes = np.concatenate([np.diff(part.indptr) for part in parts])
-    indptr = np.zeros(sizes.size + 1, np.int64)
-    np.cumsum(sizes, out=indptr[1:])
+    indptr = starts_of(np.concatenate([np.diff(part.indptr) for part in parts]))
     count, in_file = int(indptr[-1]), in_file or any(map(is_on_disk, parts))
     indices = empty_array(count, np.int32, in_file=in_file)
     np.concatenate([part.indices for part in parts], out=indices)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from daskxml.core.arrays import Csr, Partition
+from daskxml.core.arrays import Csr, Partition, starts_of
 from daskxml.core.fields import Checked, bounded
 from daskxml.core.files import replacing
 
@@ -215,8 +215,8 @@ def _distinct(
 def _csr(
     rows: int, owners: np.ndarray, ids: np.ndarray, values: np.ndarray | None, columns: int
 ) -> Csr:
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=rows))])
-    return Csr(indptr.astype(np.int64), ids.astype(np.int32), values, columns)
+    indptr = starts_of(np.bincount(owners, minlength=rows))
+    return Csr(indptr, ids.astype(np.int32), values, columns)
 
 
 def _lines(block: Partition) -> Iterator[str]:

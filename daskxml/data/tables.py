@@ -27,7 +27,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from daskxml.core.arrays import Array, Csr, Partition
+from daskxml.core.arrays import Array, Csr, Partition, starts_of
 from daskxml.core.errors import InputError
 from daskxml.core.text import number_of, quoted
 from daskxml.data.blocks import Header, pad_text
@@ -133,7 +133,7 @@ class Lists:
         >>> Lists.of([["red", "blue"], []]).indptr
         array([0, 2, 2])
         """
-        indptr = np.append(0, np.cumsum([len(row) for row in rows])).astype(np.int64)
+        indptr = starts_of([len(row) for row in rows])
         return Lists(indptr, list(chain.from_iterable(rows)))
 
 
@@ -355,7 +355,7 @@ def _parse_dense(columns: Table, rows: int, dialect: Dialect) -> Csr:
         raise InputError(f"{problem}; give rows of the same data set")
     matrix = _floats(np.column_stack(arrays))
     row, ids = np.nonzero(matrix)
-    indptr = np.append(0, np.cumsum(np.bincount(row, minlength=rows))).astype(np.int64)
+    indptr = starts_of(np.bincount(row, minlength=rows))
     features = dialect.features or len(columns)
     return Csr(indptr, ids.astype(np.int32), matrix[row, ids], features)
 

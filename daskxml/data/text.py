@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from daskxml.core.arrays import Array
+from daskxml.core.arrays import Array, starts_of
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.settings import TextSettings
 
@@ -255,7 +255,7 @@ class Vectorizer:
             place = np.fromiter((self._vocabulary.get(w, -1) for w in words), np.int32, len(words))
             columns = place[counts.indices]
             is_known = columns >= 0
-            ends = np.concatenate([[0], np.cumsum(is_known)])[counts.indptr]
+            ends = starts_of(is_known)[counts.indptr]
             known = counts.data[is_known].astype(np.float64), columns[is_known], ends
             counts = csr_matrix(known, (counts.shape[0], self.columns))
             counts.sort_indices()

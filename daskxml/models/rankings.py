@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
+from daskxml.core.arrays import starts_of
+
 Ids = npt.NDArray[np.int32]
 Scores = npt.NDArray[np.float32]
 _CANDIDATES, _LEAST_CANDIDATES = 2, 20  # for each label that is asked for, and at all
@@ -28,7 +30,7 @@ def scores_csr(ids: Ids, scores: Scores, labels: int) -> scipy.sparse.csr_matrix
     ids = np.take_along_axis(ids, order, axis=1)
     scores = np.take_along_axis(scores, order, axis=1)
     is_there = ids >= 0
-    indptr = np.concatenate([[0], np.cumsum(is_there.sum(axis=1, dtype=np.int64))])
+    indptr = starts_of(is_there.sum(axis=1))
     entries = scores[is_there], ids[is_there], indptr
     return scipy.sparse.csr_matrix(entries, shape=(ids.shape[0], labels))
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from daskxml.core.arrays import Array, Csr
+from daskxml.core.arrays import Array, Csr, starts_of
 from daskxml.kernels import operands
 from daskxml.kernels.cuda.device import NULL, grid
 from daskxml.kernels.cuda.sparse import CudaSparse, values_or_null
@@ -116,7 +116,7 @@ class _Group:
         self._rows = np.array([problem.rows.shape[0] for problem in problems], np.int64)
         self._children = np.array([problem.children.columns for problem in problems], np.int64)
         self._tiles = -(-self._children // _TILE)
-        self._child_starts = _starts(self._children)
+        self._child_starts = starts_of(self._children)
 
     def fit(self, smallest: float) -> list[FittedBlock]:
         if not self._rows.any():
@@ -124,7 +124,7 @@ class _Group:
         device = self._device
         entries, facts = self._gather()
         masks = self._masks(facts)
-        self._weight_starts = _starts(self._columns * self._tiles)
+        self._weight_starts = starts_of(self._columns * self._tiles)
         weights = device.empty((int(self._weight_starts[-1]), _TILE), "float32")
         device.clear(weights)
         biases = device.empty(int(self._child_starts[-1]), "float32")
@@ -148,7 +148,7 @@ class _Group:
         )  # fmt: skip
         launch("number_columns", (count,), (_THREADS,), column_of, found, features)
         self._columns = device.download(found).astype(np.int64)
-        self._column_starts = _starts(self._columns)
+        self._column_starts = starts_of(self._columns)
         self._names = device.empty(int(self._column_starts[-1]), "int32")
         launch(
             "name_columns", (min(64, -(-x.columns // _THREADS)), count), (_THREADS,),
@@ -167,8 +167,8 @@ class _Group:
         x_starts = self._kernels.host_copy(self._x.indptr)
         facts = np.zeros(rows.shape[0], _ROW_FACTS)
         facts["size"] = x_starts[rows + 1] - x_starts[rows]
-        facts["start"] = _starts(facts["size"])[:-1]
-        facts["masks"] = _starts(np.repeat(self._tiles, self._rows))[:-1]
+        facts["start"] = starts_of(facts["size"])[:-1]
+        facts["masks"] = starts_of(np.repeat(self._tiles, self._rows))[:-1]
         weights = _given([problem.row_weights for problem in self._problems], self._rows)
         facts["weight"] = 1.0 if weights is None else weights
         return facts
@@ -190,7 +190,7 @@ class _Group:
     def _launch(
         self, weights: Array, biases: Array, facts: Array, entries: Array, masks: Array
     ) -> None:
-        device, dual_starts = self._device, _starts(self._rows * self._tiles)
+        device, dual_starts = self._device, starts_of(self._rows * self._tiles)
         tiles = [
             (number, tile)
             for number in np.argsort(-self._rows, kind="stable").tolist()  # the longest first
@@ -210,7 +210,7 @@ class _Group:
         device.launch(
             "fit_nodes", (len(tiles),), (_ROW_THREADS,), weights, biases, dual,
             device.upload(np.array(tiles, np.int32)), device.upload(starts),
-            device.upload(_starts(self._rows)), device.upload(self._child_starts), facts, entries,
+            device.upload(starts_of(self._rows)), device.upload(self._child_starts), facts, entries,
             masks, device.upload(orders),
             NULL if child_weights is None else device.upload(child_weights),
             device.upload(diagonal), np.int32(self._passes),
@@ -274,7 +274,3 @@ def _given(weights: Sequence[Array | None], sizes: Array) -> Array | None:
         return None
     pairs = zip(weights, sizes.tolist(), strict=True)
     return np.concatenate([np.ones(n, np.float32) if own is None else own for own, n in pairs])
-
-
-def _starts(sizes: Array) -> Array:
-    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from daskxml.core.arrays import Array, Csr, Partition
+from daskxml.core.arrays import Array, Csr, Partition, starts_of
 from daskxml.core.errors import InputError
 from daskxml.data.rows import to_scipy
 from daskxml.kernels import Kernels
@@ -165,7 +165,7 @@ def insert_labels(order: Array, leaf_starts: Array, parents: Array) -> tuple[Arr
     by_parent = np.argsort(parents, kind="stable")
     places = leaf_starts[1:][parents[by_parent]]
     added = np.bincount(parents, minlength=leaf_starts.shape[0] - 1)
-    starts = leaf_starts + np.concatenate([[0], np.cumsum(added)])
+    starts = leaf_starts + starts_of(added)
     if (widest := int(np.diff(starts).max())) > MAX_CHILDREN:
         raise InputError(f"a node would have {widest:,} labels: train a new model of all labels")
     return np.insert(order, places, order.shape[0] + by_parent), starts

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from daskxml.core.arrays import Array, Csr, Segment
+from daskxml.core.arrays import Array, Csr, Segment, starts_of
 from daskxml.kernels import Kernels
 from daskxml.kernels.operands import FittedBlock, TreeArrays, TreeWeights
 from daskxml.models.protocol import joined_arrays, split_arrays
@@ -41,9 +41,9 @@ def assemble_tree(
     return {
         "order": order,
         "bias": np.concatenate([fitted.bias for fitted in joined]),
-        "node_starts": np.concatenate([[0], np.cumsum(chunks)]).astype(np.int64),
+        "node_starts": starts_of(chunks),
         "features": np.concatenate([fitted.features for fitted in joined]),
-        "chunk_starts": _starts(np.concatenate([fitted.counts for fitted in joined])),
+        "chunk_starts": starts_of(np.concatenate([fitted.counts for fitted in joined])),
         "children": np.concatenate([fitted.children for fitted in joined]),
         "weights": np.concatenate([fitted.weights for fitted in joined]),
     }
@@ -59,14 +59,10 @@ def take_apart(shape: TreeShape, tree: Mapping[str, Array]) -> list[tuple[NodeBl
     return list(zip(nodes, unpack_blocks((lengths, *fields)), strict=True))
 
 
-def _starts(counts: Array) -> Array:
-    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-
-
 def tree_operand(shape: TreeShape, tree: Mapping[str, Array]) -> TreeArrays:
     """Return a tree as kernels take it, or its upper levels alone where the shape has no more."""
     widths = [np.diff(shape.child_starts(level)) for level in range(shape.levels)]
-    child_starts = 1 + _starts(np.concatenate(widths))
+    child_starts = 1 + starts_of(np.concatenate(widths))
     arrays = {name: tree[name] for name in ARRAYS if name != "order"}
     arrays["node_starts"] = arrays["node_starts"][: child_starts.shape[0]]
     return TreeArrays(levels=shape.levels, child_starts=child_starts, **arrays)
@@ -263,10 +259,10 @@ def pruned(arrays: Mapping[str, Array], smallest: float) -> dict[str, Array]:
     trees = split_arrays(arrays, "tree")
     for tree in trees:
         is_kept = np.abs(tree["weights"]) >= smallest
-        kept_before = np.concatenate([[0], np.cumsum(is_kept)])
+        kept_before = starts_of(is_kept)
         ends = kept_before[tree["chunk_starts"]]  # of the chunks, counted in weights that are kept
         has_some = np.diff(ends) > 0
-        chunks_before = np.concatenate([[0], np.cumsum(has_some)])
+        chunks_before = starts_of(has_some)
         small = {
             "node_starts": chunks_before[tree["node_starts"]],
             "features": tree["features"][has_some],

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from daskxml.core.arrays import Array, Csr, Partition
+from daskxml.core.arrays import Array, Csr, Partition, starts_of
 from daskxml.core.errors import TrainingError
 from daskxml.data.order import derive_key
 from daskxml.data.rows import empty_array, from_scipy, is_on_disk, to_scipy, unit_rows
@@ -296,13 +296,13 @@ def _cuts(width: int, parts: int) -> list[int]:
     >>> _cuts(60, 3)
     [0, 30, 50, 60]
     """
-    shares = np.concatenate([[0], np.cumsum(np.arange(parts, 0, -1))])
+    shares = starts_of(np.arange(parts, 0, -1))
     return (width * shares // shares[-1]).tolist()
 
 
 def _node_rows(shape: TreeShape, position_rows: Array, rows: int) -> list[Array]:
     """The rows that each node sees, by level; one with several labels below counts as several."""
-    ends = (1 + _OTHERS) * np.concatenate([[0], np.cumsum(position_rows)])
+    ends = (1 + _OTHERS) * starts_of(position_rows)
     return [np.minimum(np.diff(ends[bounds]), rows) for bounds in shape.bounds[:-1]]
 
 
