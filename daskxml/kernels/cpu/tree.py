@@ -129,35 +129,17 @@ def gather_node(out: Any, column_of: Any, x: Any, rows: Any) -> None:
 
 
 @njit(nogil=True, fastmath={"contract"})
-def _dual_steps(score: Any, held: Any, sign: Any, norm: Any, diagonal: Any) -> Any:
+def _dual_steps(score: Any, held: Any, sign: Any, norm: Any, slack: Any) -> Any:
     """Replace a row's scores by the steps of its dual variables, ``held``; return the largest.
 
-    Hsieh et al., ICML 2008, algorithm 1, for the squared hinge; ``diagonal`` is 1 / (2 C).
+    Hsieh et al., ICML 2008, algorithm 1, for the squared hinge; ``slack`` is 1 / (2 C), with the
+    cost of the row for each child.
     """
     changed = _ZERO
     for c in range(score.shape[0]):
         old = held[c]
-        gradient = sign[c] * score[c] - _ONE + old * diagonal[c]
-        new = max(old - gradient / (norm + diagonal[c]), _ZERO)
-        held[c] = new
-        score[c] = sign[c] * (new - old)
-        changed = max(changed, abs(score[c]))
-    return changed
-
-
-@njit(nogil=True, fastmath={"contract"})
-def _weighted_dual_steps(
-    score: Any, held: Any, sign: Any, norm: Any, diagonal: Any, counts: Any
-) -> Any:
-    """As `_dual_steps`, with the cost times what the row counts for each child."""
-    changed = _ZERO
-    for c in range(score.shape[0]):
-        old = held[c]
-        new = _ZERO
-        if counts[c] > _ZERO:
-            slack = diagonal[c] / counts[c]
-            gradient = sign[c] * score[c] - _ONE + old * slack
-            new = max(old - gradient / (norm + slack), _ZERO)
+        gradient = sign[c] * score[c] - _ONE + old * slack[c]
+        new = max(old - gradient / (norm + slack[c]), _ZERO)
         held[c] = new
         score[c] = sign[c] * (new - old)
         changed = max(changed, abs(score[c]))
@@ -176,22 +158,27 @@ def fit_rows(
     """
     (indptr, indices, data), (y_indptr, y_indices) = x, y
     score = np.empty(weight.shape[1], np.float32)
-    counts = np.empty(weight.shape[1], np.float32)
+    weighted = np.empty(weight.shape[1], np.float32)
     drawn = 0
     for _ in range(passes):
         drawn = _shuffle(order, key, drawn)
         for i in order:
+            if row_weights.shape[0] > 0 and row_weights[i] == _ZERO:
+                continue
             row = slice(indptr[i], indptr[i + 1])
             positive = y_indices[y_indptr[i] : y_indptr[i + 1]]
             norm = _score_row(score, weight, indices[row], data[row])
             sign[positive] = _ONE
+            slack = diagonal
             if row_weights.shape[0] > 0:
-                counts[:] = row_weights[i]
+                slack = weighted
+                np.divide(diagonal, row_weights[i], slack)
                 for c in positive:
-                    counts[c] *= child_weights[c]
-                changed = _weighted_dual_steps(score, dual[i], sign, norm, diagonal, counts)
-            else:
-                changed = _dual_steps(score, dual[i], sign, norm, diagonal)
+                    if child_weights[c] > _ZERO:
+                        slack[c] = diagonal[c] / (row_weights[i] * child_weights[c])
+                    else:
+                        sign[c] = _ZERO
+            changed = _dual_steps(score, dual[i], sign, norm, slack)
             sign[positive] = -_ONE
             if changed > _ZERO:
                 _add_row(weight, score, indices[row], data[row])
