@@ -190,12 +190,10 @@ def _allocate(text: Array) -> RowArrays:
         counts += [np.count_nonzero(part == byte) for byte in b":,\n"]
     colons, commas, newlines = counts.tolist()
     return RowArrays(
-        np.empty(newlines + 2, np.int64),
-        np.empty(colons + 1, np.int32),
-        np.empty(colons + 1, np.float32),
-        np.empty(newlines + 2, np.int64),
+        np.empty(newlines + 2, np.int64), np.empty(colons + 1, np.int32),
+        np.empty(colons + 1, np.float32), np.empty(newlines + 2, np.int64),
         np.empty(commas + newlines + 1, np.int32),
-    )
+    )  # fmt: skip
 
 
 def tidied(rows: Partition) -> ParsedRows:

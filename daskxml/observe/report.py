@@ -342,18 +342,12 @@ class Comparison:
         ]
         names = dict.fromkeys(name for run in runs for name in run.metrics if "@" in name)
         return render(
-            TEMPLATE,
-            runs=runs,
-            charts=comparison(runs, self.metric, self.level),
-            sections=sections,
-            metric=self.metric,
-            level=self.level,
-            summary=self.summary(),
+            TEMPLATE, runs=runs, charts=comparison(runs, self.metric, self.level),
+            sections=sections, metric=self.metric, level=self.level, summary=self.summary(),
             metrics={name: [run.metrics.get(name) for run in runs] for name in names},
-            differences=differences(runs) if len(runs) > 1 else {},
-            most_events=_MOST_EVENTS,
+            differences=differences(runs) if len(runs) > 1 else {}, most_events=_MOST_EVENTS,
             most_workers=MOST_WORKERS,
-        )
+        )  # fmt: skip
 
     def summary(self) -> list[Cells]:
         """Return a row for every run: how it ended, how far it came, when it reached the level.

@@ -223,9 +223,8 @@ class CupyDevice:
         if value.nbytes <= _PINNED_BYTES:
             with self._stream:
                 return self._cupy.asarray(value)
-        out, kind = self.empty(value.shape, str(value.dtype)), self._runtime.memcpyHostToDevice
-        place = out.data.ptr, value.ctypes.data, value.nbytes
-        self._runtime.memcpyAsync(*place, kind, self._stream.ptr)
+        out = self.empty(value.shape, str(value.dtype))
+        self.write(out, value)
         self._stream.synchronize()
         return out
 
