@@ -152,20 +152,18 @@ def execute(command: Sequence[str], folder: Path, limits: Limits) -> Result:
     ``status``, ``reason``, ``seconds`` and ``peak_bytes``.
     """
     output, begun_s = folder / "output.txt", time.monotonic()
-    with output.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, *command],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is for the bench, which ends it
-            env={**os.environ, CELL_VARIABLE: str(folder)},
-        )
-    try:
+    try:  # a signal may come before the process is known here
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, *command],
+                stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for the bench, which ends it
+                env={**os.environ, CELL_VARIABLE: str(folder)},
+            )  # fmt: skip
         exceeded, peak_bytes = _watch(process, folder, begun_s, limits)
     finally:
         kill_all(folder)
-        process.wait()
+    process.wait()
     status = exceeded or (FAILED if process.returncode else DONE)
     lines = output.read_text(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
