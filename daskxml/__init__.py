@@ -33,10 +33,27 @@ if TYPE_CHECKING:
 keep_private()  # before anything loads Numba
 
 __all__ = [
-    "STOP", "ConfigError", "DaskXMLClassifier", "DaskxmlError", "InputError", "Matrices", "Model",
-    "Pipeline", "Run", "XMLClassifier", "attach", "launch", "load", "make_scorer", "mix", "predict",
-    "runs", "simulate", "train", "verify",
-]  # fmt: skip
+    "STOP",
+    "ConfigError",
+    "DaskXMLClassifier",
+    "DaskxmlError",
+    "InputError",
+    "Matrices",
+    "Model",
+    "Pipeline",
+    "Run",
+    "XMLClassifier",
+    "attach",
+    "launch",
+    "load",
+    "make_scorer",
+    "mix",
+    "predict",
+    "runs",
+    "simulate",
+    "train",
+    "verify",
+]
 
 # Loaded on first use: `import daskxml` must cost little, and load neither Dask nor CuPy nor
 # scikit-learn.

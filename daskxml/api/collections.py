@@ -65,11 +65,13 @@ class DaskRows:
             If a data frame lacks a column.
         """
         dialect = Dialect(
-            features=data.features or None, labels=data.labels or None,
+            features=data.features or None,
+            labels=data.labels or None,
             feature_base=0 if data.feature_base == "auto" else int(data.feature_base),
-            label_base=data.label_base, feature_names=data.feature_names,
+            label_base=data.label_base,
+            feature_names=data.feature_names,
             label_names=data.label_names,
-        )  # fmt: skip
+        )
         known = columns_to_read(self.columns, dialect) if self.columns else ()
         task = delayed(self.read, pure=False, name="read-block")
         name = f"read-block-{uuid4().hex}"  # of this call: Dask shares tasks with the same keys

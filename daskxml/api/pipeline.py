@@ -131,10 +131,13 @@ class Pipeline(RowStages):
         def start() -> Run:
             place: Any = begun(out)
             run = train(
-                resolved, client=self.client, train=rows.on_workers(),
+                resolved,
+                client=self.client,
+                train=rows.on_workers(),
                 test=None if test is None else test.on_workers(),
-                on_event=functools.partial(self._hear, name), **place,
-            )  # fmt: skip
+                on_event=functools.partial(self._hear, name),
+                **place,
+            )
             if run.reason == "interrupt":  # it has a checkpoint to continue from
                 raise KeyboardInterrupt
             return run

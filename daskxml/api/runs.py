@@ -258,9 +258,13 @@ class RunFollower:
     """
 
     def __init__(
-        self, client: Client, run: str, on_event: OnEvent, place: RunDir = NOWHERE,
+        self,
+        client: Client,
+        run: str,
+        on_event: OnEvent,
+        place: RunDir = NOWHERE,
         config: RunConfig | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.client, self.run, self.on_event = client, run, on_event
         self.place, self.config = place, config
         self.out, self.history = str(place.path or ""), place.history()
@@ -276,19 +280,25 @@ class RunFollower:
         return call(self.client, handler, hint, run=self.run, **values)
 
     def start(
-        self, scattered: Mapping[str, Sequence[Any]], stages: Sequence[StageRecord],
+        self,
+        scattered: Mapping[str, Sequence[Any]],
+        stages: Sequence[StageRecord],
         is_detached: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Start the run; ``scattered`` has the keys of rows that are on the workers."""
         assert self.config is not None
         if self.place.checkpoint is None:  # a resumed run keeps its run file until it is ready
             self.place.begin(self.config)
         self.call(
-            "daskxml_start", config=self.config.to_toml(), scattered=scattered,
-            owner=self.client.id, run_dir=self.place.path_for_workers,
-            checkpoint=self.place.checkpoint, is_detached=is_detached,
+            "daskxml_start",
+            config=self.config.to_toml(),
+            scattered=scattered,
+            owner=self.client.id,
+            run_dir=self.place.path_for_workers,
+            checkpoint=self.place.checkpoint,
+            is_detached=is_detached,
             stages=[asdict(stage) for stage in stages],
-        )  # fmt: skip
+        )
 
     def leave_directory(self) -> None:
         """Let a worker write the directory from now on."""

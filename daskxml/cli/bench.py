@@ -156,10 +156,12 @@ def execute(command: Sequence[str], folder: Path, limits: Limits) -> Result:
         with output.open("wb") as file:
             process = subprocess.Popen(
                 [sys.executable, *command],
-                stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for the bench, which ends it
                 env={**os.environ, CELL_VARIABLE: str(folder)},
-            )  # fmt: skip
+            )
         exceeded, peak_bytes = _watch(process, folder, begun_s, limits)
     finally:
         kill_all(folder)

@@ -238,10 +238,13 @@ def _cells(suite: Suite, matrix: Matrix, rows: Mapping[str, Rows]) -> Iterator[C
         except ConfigError as error:
             raise ConfigError(f"{suite.path}: run {run!r}: {error}") from error
         yield Cell(
-            names=(run, data, str(workers or ""), executor), seed=seed, command=tuple(words),
-            run_file=config.to_toml(), target=(config.training.target_metric, matrix.target),
+            names=(run, data, str(workers or ""), executor),
+            seed=seed,
+            command=tuple(words),
+            run_file=config.to_toml(),
+            target=(config.training.target_metric, matrix.target),
             missing=found if isinstance(found, str) else "",
-        )  # fmt: skip
+        )
 
 
 def find_rows(suite: Suite, folder: Path | None, generated: Path) -> dict[str, Rows]:

@@ -133,9 +133,15 @@ def simulate(options: Options) -> int:
     print(f"simulating {config.algorithm} in {options.out}", flush=True)
     with make_progress(f"daskxml {config.run.name}".rstrip()) as progress:
         done = daskxml.simulate(
-            config, options.speeds, cost=cost, network=network, pools=dict(options.pools),
-            pool_cost=pool_cost, out=options.out, on_event=progress,
-        )  # fmt: skip
+            config,
+            options.speeds,
+            cost=cost,
+            network=network,
+            pools=dict(options.pools),
+            pool_cost=pool_cost,
+            out=options.out,
+            on_event=progress,
+        )
     print_outcome(done, {"run": options.out})
     return INTERRUPTED if done.reason == "interrupt" else 0
 

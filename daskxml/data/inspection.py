@@ -223,8 +223,12 @@ def _conclude(
     return Inspection(
         format=what + _describe_formats(blocks, bool(headers)),
         gzipped=any(block.path.endswith(".gz") for block in blocks),
-        feature_base=base, rows=rows, features=features, labels=labels,
-        seen_features=len(census.features), seen_labels=len(census.labels),
+        feature_base=base,
+        rows=rows,
+        features=features,
+        labels=labels,
+        seen_features=len(census.features),
+        seen_labels=len(census.labels),
         features_per_row=Spread.of(census.features_per_row),
         labels_per_row=Spread.of(census.labels_per_row),
         sparsity=1 - entries / max(1, rows * features),
@@ -235,7 +239,7 @@ def _conclude(
         csr_mib=(16 * (rows + 1) + 8 * entries + 4 * label_entries) / MIB,
         model_mib=4 * model / MIB,
         problems=tuple(_find_problems(census, headers, rows, len(declared))),
-    )  # fmt: skip
+    )
 
 
 def _describe_formats(blocks: Sequence[Block], has_header: bool) -> str:

@@ -108,9 +108,12 @@ def parse_pieces(block: Block, dialect: Dialect) -> Iterator[ParsedRows]:
 
 
 def parse_bytes(
-    data: bytes | memoryview, dialect: Dialect = Dialect(), *, blank_rows: bool = False,
+    data: bytes | memoryview,
+    dialect: Dialect = Dialect(),
+    *,
+    blank_rows: bool = False,
     path: str | None = None,
-) -> ParsedRows:  # fmt: skip
+) -> ParsedRows:
     """Parse whole lines of text.
 
     Parameters
@@ -190,10 +193,12 @@ def _allocate(text: Array) -> RowArrays:
         counts += [np.count_nonzero(part == byte) for byte in b":,\n"]
     colons, commas, newlines = counts.tolist()
     return RowArrays(
-        np.empty(newlines + 2, np.int64), np.empty(colons + 1, np.int32),
-        np.empty(colons + 1, np.float32), np.empty(newlines + 2, np.int64),
+        np.empty(newlines + 2, np.int64),
+        np.empty(colons + 1, np.int32),
+        np.empty(colons + 1, np.float32),
+        np.empty(newlines + 2, np.int64),
         np.empty(commas + newlines + 1, np.int32),
-    )  # fmt: skip
+    )
 
 
 def tidied(rows: Partition) -> ParsedRows:

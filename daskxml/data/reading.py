@@ -67,11 +67,15 @@ def count_block(partition: Partition) -> Facts:
     """Count what a parsed block holds."""
     features, labels = partition.features, partition.labels
     return Facts(
-        rows=partition.rows, features=features.columns, labels=labels.columns,
-        nonzeros=features.nonzeros, label_nonzeros=labels.nonzeros, nbytes=partition.nbytes,
+        rows=partition.rows,
+        features=features.columns,
+        labels=labels.columns,
+        nonzeros=features.nonzeros,
+        label_nonzeros=labels.nonzeros,
+        nbytes=partition.nbytes,
         weighted_rows=0 if partition.weights is None else partition.rows,
         feature_base=int(features.indices.min()) if features.nonzeros else -1,
-    )  # fmt: skip
+    )
 
 
 def _sum_up(counts: Sequence[Facts], data: DataSection, base: int = 0, shift: int = 0) -> Facts:

@@ -152,10 +152,13 @@ def make_world(spec: SyntheticSpec) -> World:
     expected = np.empty(spec.features)
     expected[feature_ids] = feature_p * spec.features_per_row
     return World(
-        label_cdf=np.cumsum(label_p), feature_cdf=np.cumsum(feature_p),
-        label_ids=rng.permutation(spec.labels), feature_ids=feature_ids,
-        prototypes=feature_ids[prototypes].reshape(spec.labels, -1), idf=np.log1p(1.0 / expected),
-    )  # fmt: skip
+        label_cdf=np.cumsum(label_p),
+        feature_cdf=np.cumsum(feature_p),
+        label_ids=rng.permutation(spec.labels),
+        feature_ids=feature_ids,
+        prototypes=feature_ids[prototypes].reshape(spec.labels, -1),
+        idf=np.log1p(1.0 / expected),
+    )
 
 
 def make_block(spec: SyntheticSpec, world: World, rows: int, rng: np.random.Generator) -> Partition:

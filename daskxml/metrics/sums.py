@@ -80,9 +80,11 @@ class MetricSums:
             for field in fields(self)[3:]
         }
         return MetricSums(
-            ks=self.ks, rows=self.rows + other.rows,
-            rows_without_labels=self.rows_without_labels + other.rows_without_labels, **totals,
-        )  # fmt: skip
+            ks=self.ks,
+            rows=self.rows + other.rows,
+            rows_without_labels=self.rows_without_labels + other.rows_without_labels,
+            **totals,
+        )
 
     def result(self) -> dict[str, float]:
         """Return the metrics, each in [0, 1], then the two row counts; all 0 if there are no rows.

@@ -53,10 +53,14 @@ def _dialect(model: Model, path: str, new_names: Sequence[str] | None) -> Dialec
     column = "" if stored.vectorizer is None else stored.vectorizer.settings.column
     names = (*stored.label_names, *(new_names or ()))
     known = Dialect(
-        features=spec.features, labels=spec.labels if new_names is None else len(names) or None,
-        label_base=stored.label_base, feature_names=stored.feature_names, label_names=names,
-        text_column=column, vectorizer=stored.vectorizer,
-    )  # fmt: skip
+        features=spec.features,
+        labels=spec.labels if new_names is None else len(names) or None,
+        label_base=stored.label_base,
+        feature_names=stored.feature_names,
+        label_names=names,
+        text_column=column,
+        vectorizer=stored.vectorizer,
+    )
     header = declared(path, text_column=column)
     if header is None:
         return replace(known, feature_base=stored.feature_base)

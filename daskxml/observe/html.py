@@ -49,10 +49,13 @@ def _environment() -> Environment:
     from markupsafe import Markup
 
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
         loader=FileSystemLoader(TEMPLATES),
         finalize=lambda value: value if isinstance(value, Markup) else _printable(str(value)),
-    )  # fmt: skip
+    )
     environment.filters |= {
         "number": _number,
         "score": lambda value: "-" if value is None else f"{value:.4f}",

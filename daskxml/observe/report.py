@@ -167,12 +167,16 @@ def read_run(directory: Path, name: str) -> StoredRun:
     if not starts and (directory / ENVIRONMENT_FILE).exists():
         problems.append(f"{ENVIRONMENT_FILE} cannot be read; left out")
     return StoredRun(
-        name=printable(name), directory=directory, config=cleaned(config), run_file=run_file,
-        history=tuple(map(cleaned, history)), state=printable(_state(directory, len(history))),
+        name=printable(name),
+        directory=directory,
+        config=cleaned(config),
+        run_file=run_file,
+        history=tuple(map(cleaned, history)),
+        state=printable(_state(directory, len(history))),
         starts=tuple(map(cleaned, starts)),
         simulation=cleaned(read_json(directory / SIMULATION_FILE)),
         problems=tuple(map(one_line, problems)),
-    )  # fmt: skip
+    )
 
 
 def _read_config(path: Path, problems: list[str]) -> tuple[str, dict[str, dict[str, Any]]]:
@@ -342,12 +346,18 @@ class Comparison:
         ]
         names = dict.fromkeys(name for run in runs for name in run.metrics if "@" in name)
         return render(
-            TEMPLATE, runs=runs, charts=comparison(runs, self.metric, self.level),
-            sections=sections, metric=self.metric, level=self.level, summary=self.summary(),
+            TEMPLATE,
+            runs=runs,
+            charts=comparison(runs, self.metric, self.level),
+            sections=sections,
+            metric=self.metric,
+            level=self.level,
+            summary=self.summary(),
             metrics={name: [run.metrics.get(name) for run in runs] for name in names},
-            differences=differences(runs) if len(runs) > 1 else {}, most_events=_MOST_EVENTS,
+            differences=differences(runs) if len(runs) > 1 else {},
+            most_events=_MOST_EVENTS,
             most_workers=MOST_WORKERS,
-        )  # fmt: skip
+        )
 
     def summary(self) -> list[Cells]:
         """Return a row for every run: how it ended, how far it came, when it reached the level.

@@ -333,10 +333,14 @@ def reach(history: History, metric: str, level: float) -> Reached | None:
         if row["metrics"].get(metric, -math.inf) >= min(level, best)
     )
     return Reached(
-        is_reached=best >= level, value=row["metrics"][metric], train_s=until_s,
-        wall_s=row.get("wall_s", 0.0), rows=row["rows"], epoch=row.get("epoch", 0.0),
+        is_reached=best >= level,
+        value=row["metrics"][metric],
+        train_s=until_s,
+        wall_s=row.get("wall_s", 0.0),
+        rows=row["rows"],
+        epoch=row.get("epoch", 0.0),
         megabatch=row["megabatch"],
-    )  # fmt: skip
+    )
 
 
 def phases(history: History) -> dict[str, float]:

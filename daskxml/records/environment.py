@@ -24,8 +24,14 @@ ENVIRONMENT_FILE = "environment.json"
 PACKAGE = Path(__file__).parents[1]
 COMMIT_VARIABLE = "DASKXML_COMMIT"  # of the source of an image, where there is no git
 PACKAGES = (
-    "numpy", "scipy", "numba", "dask", "distributed", "safetensors", *hardware.CUPY.values(),
-)  # fmt: skip
+    "numpy",
+    "scipy",
+    "numba",
+    "dask",
+    "distributed",
+    "safetensors",
+    *hardware.CUPY.values(),
+)
 _GIT_S = 5.0  # a repository on a slow disk must not hold a run up
 
 

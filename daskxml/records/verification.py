@@ -114,10 +114,15 @@ def verify(run: str | Path, data: Sequence[str] = ()) -> Verification:
     if data and not test_rows:
         notes.append("the stored model was not evaluated in the run")
     return Verification(
-        run=directory, megabatches=len(rows), rows=history[-1]["rows"], events=events,
-        decisions=decisions, disagreements=tuple(findings.disagreements), notes=tuple(notes),
+        run=directory,
+        megabatches=len(rows),
+        rows=history[-1]["rows"],
+        events=events,
+        decisions=decisions,
+        disagreements=tuple(findings.disagreements),
+        notes=tuple(notes),
         test_rows=test_rows,
-    )  # fmt: skip
+    )
 
 
 def _audit(directory: Path, config: RunConfig, rows: Sequence[HistoryRow]) -> Audit:

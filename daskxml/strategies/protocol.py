@@ -188,9 +188,19 @@ class Drain:
 
 
 Event = (
-    Started | Begin | WorkerJoined | WorkerLost | WorkerSilent | WorkRolledBack | BatchLimited
-    | WorkDone | Measured | Merged | GraceOver | Drain
-)  # fmt: skip
+    Started
+    | Begin
+    | WorkerJoined
+    | WorkerLost
+    | WorkerSilent
+    | WorkRolledBack
+    | BatchLimited
+    | WorkDone
+    | Measured
+    | Merged
+    | GraceOver
+    | Drain
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,11 +197,15 @@ class WorkerState:
         measured = rows / busy_s if rows and busy_s > 0.0 else self.rows_per_s
         known = self.rows_per_s or measured
         return replace(
-            self, updates=self.updates + updates, rows=self.rows + rows,
-            busy_s=self.busy_s + busy_s, total_updates=self.total_updates + updates,
-            leased_rows=self.leased_rows - rows, leases=self.leases - 1,
+            self,
+            updates=self.updates + updates,
+            rows=self.rows + rows,
+            busy_s=self.busy_s + busy_s,
+            total_updates=self.total_updates + updates,
+            leased_rows=self.leased_rows - rows,
+            leases=self.leases - 1,
             rows_per_s=known + _SMOOTHING * (measured - known),
-        )  # fmt: skip
+        )
 
     def without_work(self) -> WorkerState:
         """Return the state without what it has done and was given, but for the work under way."""
@@ -315,10 +319,14 @@ class MegabatchState:
             for name, worker in self.members.items()
         }
         return MegabatchState(
-            remaining_rows=rows, merges=self.merges + 1, members=members,
-            first_norm=self.first_norm, step_s=self.step_s, batches=self.batches,
+            remaining_rows=rows,
+            merges=self.merges + 1,
+            members=members,
+            first_norm=self.first_norm,
+            step_s=self.step_s,
+            batches=self.batches,
             waited_s=self.waited_s,
-        )  # fmt: skip
+        )
 
 
 def present(members: Mapping[str, WorkerState]) -> dict[str, WorkerState]:

@@ -22,8 +22,9 @@ DEFAULT_METRIC = "P@1"
 _BATCHES = ("lr", "batch_max", "megabatch_batches")  # settings of every strategy
 _LIMITS = ("training.megabatches", "training.minutes", "training.target", "training.patience")
 _ONE_EPOCH = dict.fromkeys((*_LIMITS, "data.validation"), 0) | {
-    "training.keep_best": False, "schedule.name": "constant",
-}  # fmt: skip
+    "training.keep_best": False,
+    "schedule.name": "constant",
+}
 
 
 def sets(place: str, kind: str = "", hint: str = "give run_file='network'") -> Any:

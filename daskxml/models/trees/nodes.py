@@ -312,9 +312,13 @@ def _work(rows: Any, children: Any) -> Any:
 
 
 def fit_blocks(
-    rows: TreeRows, spec: TreeSpec, shape: TreeShape, blocks: Iterable[NodeBlock], seed: int,
+    rows: TreeRows,
+    spec: TreeSpec,
+    shape: TreeShape,
+    blocks: Iterable[NodeBlock],
+    seed: int,
     tree: int,
-) -> list[FittedBlock]:  # fmt: skip
+) -> list[FittedBlock]:
     """Fit the scores of blocks: the same bits whichever blocks are fitted together.
 
     Scores above the leaves' parents are drawn towards 1, at which they cost a label nothing.

@@ -97,10 +97,17 @@ def _packed(series: Sequence[Series], shades: Sequence[str]) -> list[Any]:
 
 def _figure(title: str, x_label: str, **options: Any) -> figure:
     chart = figure(
-        title=title, height=HEIGHT, sizing_mode="stretch_width",
-        tools="box_zoom,xpan,xzoom_out,reset", active_drag="box_zoom", background_fill_color=None,
-        border_fill_color=None, outline_line_color=None, output_backend="canvas", **options,
-    )  # fmt: skip
+        title=title,
+        height=HEIGHT,
+        sizing_mode="stretch_width",
+        tools="box_zoom,xpan,xzoom_out,reset",
+        active_drag="box_zoom",
+        background_fill_color=None,
+        border_fill_color=None,
+        outline_line_color=None,
+        output_backend="canvas",
+        **options,
+    )
     chart.toolbar.autohide, chart.toolbar.logo = True, None
     chart.xaxis.axis_label, chart.axis.axis_label_text_font_style = x_label, "normal"
     chart.axis.formatter = models.NumeralTickFormatter(format=NUMBER)
