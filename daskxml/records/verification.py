@@ -270,12 +270,9 @@ def check_fitted_rows(history: Sequence[Mapping[str, Any]], findings: Findings) 
         for piece in sorted({*range(row["pieces"]), *counts}):
             times = int(0 <= piece < row["pieces"])
             findings.compare("", f"times that piece {piece} counts", counts[piece], times)
-        findings.compare(
-            "", "rows of all workers", sum(worker["rows"] for worker in workers), whole
-        )
-        findings.compare(
-            "", "weight of all workers", sum(worker["weight"] for worker in workers), 1.0
-        )
+        for name, total in (("rows", whole), ("weight", 1.0)):
+            found = sum(worker[name] for worker in workers)
+            findings.compare("", f"{name} of all workers", found, total)
         for name, worker in row["workers"].items():
             findings.compare(name, "updates", worker["updates"], len(worker["pieces"]))
             idle_s = max(0.0, row["train_s"] - worker["busy_s"])

@@ -24,6 +24,7 @@ from daskxml.strategies.protocol import (
     Event,
     Measured,
     Merge,
+    Mirrored,
     Part,
     SyncPattern,
     Work,
@@ -139,3 +140,14 @@ class GangStrategy(Strategy):
         return {
             name: WorkerView(sizes[name], rate, w.rows_per_s) for name, w in state.members.items()
         }
+
+
+class SynchronousStrategy(GangStrategy):
+    """A strategy of gangs whose workers combine the gradients of every step by an all-reduce."""
+
+    shares_optimizer = True
+    rules: tuple[str, ...] = Strategy.rules
+
+    def pattern(self, state: MegabatchState) -> SyncPattern:
+        """Let all-reduce combine the gradients of all."""
+        return Mirrored()

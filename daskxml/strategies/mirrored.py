@@ -34,8 +34,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from daskxml.strategies.batches import BatchConfig, apportion
-from daskxml.strategies.gangs import GangStrategy
-from daskxml.strategies.protocol import Central, Mirrored, SyncPattern
+from daskxml.strategies.gangs import SynchronousStrategy
+from daskxml.strategies.protocol import Central, SyncPattern
 from daskxml.strategies.state import MegabatchState, WorkerState
 
 
@@ -56,17 +56,10 @@ class Config(BatchConfig):
     lr_rows: Literal["step", "batch"] = "step"
 
 
-class MirroredSgd(GangStrategy):
+class MirroredSgd(SynchronousStrategy):
     """Mirrored: the state machine; see `daskxml.strategies.gangs` for the life of a mega-batch."""
 
-    shares_optimizer = True
-    rules: tuple[str, ...] = ("mean", "sum", "adasum")
-
     config: Config
-
-    def pattern(self, state: MegabatchState) -> SyncPattern:
-        """Let all-reduce combine the gradients of all."""
-        return Mirrored()
 
     def batch_sizes(self, workers: Mapping[str, WorkerState]) -> dict[str, int]:
         """Divide the batch (section 5.1).

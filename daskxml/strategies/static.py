@@ -29,17 +29,9 @@ from typing import Any, Literal
 
 from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BatchConfig, apportion, split_rows
-from daskxml.strategies.gangs import GangStrategy, active
+from daskxml.strategies.gangs import SynchronousStrategy, active
 from daskxml.strategies.megabatch import proportional_weights
-from daskxml.strategies.protocol import (
-    Command,
-    Event,
-    Measured,
-    Merge,
-    Mirrored,
-    SyncPattern,
-    WorkDone,
-)
+from daskxml.strategies.protocol import Command, Event, Measured, Merge, WorkDone
 from daskxml.strategies.quotas import QuotaStrategy, begin_probe, lease_probes
 from daskxml.strategies.state import MegabatchState, WorkerState, present
 
@@ -111,17 +103,10 @@ class StaticByMegabatch(QuotaStrategy):
         return replace(state, phase="train", members=members)
 
 
-class StaticByStep(GangStrategy):
+class StaticByStep(SynchronousStrategy):
     """``merge = "step"``: gangs of synchronous steps, the first of equal batches."""
 
-    shares_optimizer = True
-    rules: tuple[str, ...] = ("mean", "sum", "adasum")
-
     config: Config
-
-    def pattern(self, state: MegabatchState) -> SyncPattern:
-        """Let all-reduce average the gradients of all."""
-        return Mirrored()
 
     def batch_sizes(self, workers: Mapping[str, WorkerState]) -> dict[str, int]:
         """Divide ``batch_max`` in proportion to the speeds; equally until all have one."""
