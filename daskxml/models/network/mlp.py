@@ -93,7 +93,7 @@ class Mlp:
     @property
     def nbytes(self) -> int:
         """Bytes of all buffers."""
-        sampler = self.sampler.nbytes if self.sampler is not None else 0
+        sampler = self.sampler.buffers.nbytes if self.sampler is not None else 0
         return self.buffers.nbytes + self.output.nbytes + sampler
 
     def step(

@@ -269,8 +269,8 @@ class OutputLayer:
     @property
     def nbytes(self) -> int:
         """Bytes of all buffers."""
-        parts = self._pairs, vars(self).get("_small")  # which steps alone make
-        return self.buffers.nbytes + sum(part.nbytes for part in parts if part is not None)
+        parts = self, self._pairs, vars(self).get("_small")  # which steps alone make
+        return sum(part.buffers.nbytes for part in parts if part is not None)
 
     def loss_sum(self, hidden: Array, batch: Sequence[BatchSegment]) -> float:
         """Return the sum of the rows' losses, with the bits of `step`; nothing is updated."""

@@ -43,11 +43,6 @@ class BatchSampler:
         )
         kernels.fill(self._place, -1)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all buffers."""
-        return self.buffers.nbytes
-
     def sample(self, hidden: Array, batch: Sequence[BatchSegment], key: int) -> LabelSample:
         """Draw for a batch; the same ``key`` gives the same labels. ``hidden`` only says rows."""
         ids, place, count = self._ids, self._place, 0
@@ -81,12 +76,8 @@ class RowSampler:
         self.config, self.kernels, self.tables = config, kernels, tables
         self.active = config.labels_of(tables.labels)
         self.buffers = Buffers(kernels)
-        self.marks = kernels.zeros((kernels.threads, 2, tables.labels), "int32")
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all buffers."""
-        return self.buffers.nbytes + int(self.marks.nbytes)
+        sizes = kernels.threads, 2, tables.labels
+        self.marks = self.buffers.array("marks", *sizes, dtype="int32")
 
     def sample(self, hidden: Array, batch: Sequence[BatchSegment], key: int) -> RowSamples:
         """Draw for a batch; the same ``key``, model and tables give the same labels.
@@ -157,11 +148,6 @@ class RowPairs:
         self.labels, self.units = int(weight.shape[0]), int(weight.shape[1])
         self.buffers = Buffers(kernels)
         self._tally = self.buffers.array("tally", self.labels, dtype="int32")
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all buffers."""
-        return self.buffers.nbytes
 
     def step(
         self, samples: RowSamples, hidden: Array, lr: float, updates: Updates
