@@ -1,59 +1,18 @@
-"""A batch as the layers read it, the interface of its updates, and reused buffers."""
+"""A batch as the layers read it, and reused buffers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Segment
-from daskxml.kernels import DeviceKey, Drop, InPlace, Kernels, RowSums
+from daskxml.kernels import DeviceKey, Kernels
 
 _MASK = (1 << 64) - 1
 _MOST_VIEWS = 4096
-
-
-class OutputUpdates(Protocol):
-    """Receives the gradients of an output layer, in the form in which they arise.
-
-    An optimizer applies them to the parameters at once; a buffer collects them. Calls for different
-    ``rows`` of one parameter may come from different threads at the same time.
-    """
-
-    def dense(self, name: str, grad: Array, lr: float, rows: slice = slice(None)) -> None:
-        """``grad`` has the shape of ``parameter[rows]``."""
-
-    def product(
-        self, name: str, rows: slice, left: Array, right: Array, lr: float, scale: float = 1.0
-    ) -> None:
-        """The gradient of ``parameter[rows]`` is ``scale * left.T @ right``."""
-
-    def in_place(self, name: str, lr: float) -> InPlace | None:
-        """Where its gradient may be added instead of calls; None: nowhere."""
-
-
-class Updates(OutputUpdates, Protocol):
-    """Receives the gradients of all layers."""
-
-    def subset(self, name: str, ids: Array, grad: Array, lr: float) -> None:
-        """``grad`` has the shape of ``parameter[ids]``, each id once; other rows have none."""
-
-    def subset_product(self, name: str, ids: Array, left: Array, right: Array, lr: float) -> None:
-        """The gradient of ``parameter[ids]`` is ``left.T @ right``; other rows have none."""
-
-    def subset_sums(self, name: str, sums: RowSums, x: Array, lr: float) -> None:
-        """The gradient of ``parameter[sums.ids]`` is sums of rows of x; other rows have none."""
-
-    def sparse_product(
-        self, name: str, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop
-    ) -> None:
-        """The gradient is ``x[rows].T @ delta``, summed over the calls of a step.
-
-        There is one call for each segment of the batch.
-        """
 
 
 @dataclass(frozen=True, slots=True)

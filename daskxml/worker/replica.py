@@ -10,7 +10,7 @@ from daskxml.core.arrays import Array, Segment
 from daskxml.core.errors import ConfigError, TrainingError
 from daskxml.core.work_stats import WorkStats
 from daskxml.kernels import Kernels, StepSizes
-from daskxml.models.batch import Updates, batch_rows
+from daskxml.models.batch import batch_rows
 from daskxml.models.network.mlp import Mlp, RowStep, takes_row_steps
 from daskxml.models.network.sampling import ALL_LABELS, SamplingConfig
 from daskxml.models.network.spec import Layout, ModelSpec
@@ -295,7 +295,7 @@ class Replica:
         return sum(self.kernels.nonzeros(s.partition.features, s.rows) for s in batch)
 
     def _pass(
-        self, batch: Sequence[Segment], lr: float, key: int, updates: Updates, nonzeros: int
+        self, batch: Sequence[Segment], lr: float, key: int, updates: Optimizer, nonzeros: int
     ) -> WorkStats:
         loss: Any = self._mlp.step(batch, lr, key, updates)
         return WorkStats(batch_rows(batch), 1, loss, nonzeros, self._mlp.evaluated)

@@ -22,8 +22,9 @@ from daskxml.core.arrays import Array, Partition, Segment
 from daskxml.kernels import KEEP_ALL, DeviceKey, DeviceNumber, Drop
 from daskxml.kernels.cuda.kernels import CudaKernels
 from daskxml.kernels.cuda.sparse import StagedCsr
-from daskxml.models.batch import Buffers, Updates, stream_key
+from daskxml.models.batch import Buffers, stream_key
 from daskxml.models.network.mlp import Mlp
+from daskxml.optim import Optimizer
 
 _MOST_GRAPHS, _TRIES = 64, 4
 _FINE_ROOM = 1 << 15
@@ -84,7 +85,7 @@ class CapturedStep:
         Whether steps are captured, and not done one operation after the other.
     """
 
-    def __init__(self, kernels: CudaKernels, mlp: Mlp, updates: Updates) -> None:
+    def __init__(self, kernels: CudaKernels, mlp: Mlp, updates: Optimizer) -> None:
         self._kernels, self._mlp, self._updates = kernels, mlp, updates
         self._buffers, self._sizes, self.captures = Buffers(kernels), (0, 0), True
         self._rate, self._loss = kernels.zeros(1), kernels.zeros(1, "float64")

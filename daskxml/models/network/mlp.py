@@ -20,7 +20,6 @@ from daskxml.kernels import KEEP_ALL, DeviceKey, Drop, Kernels, RowNet, scratch_
 from daskxml.models.batch import (
     BatchSegment,
     Buffers,
-    Updates,
     batch_rows,
     has_weights,
     in_batches,
@@ -34,6 +33,7 @@ from daskxml.models.network.spec import Layout, ModelSpec, check_rank
 if TYPE_CHECKING:
     from daskxml.kernels.cpu.kernels import CpuKernels
     from daskxml.models.network.hash_tables import LabelTables
+    from daskxml.optim import Optimizer
 
 _FLOAT_BYTES = 4
 
@@ -97,7 +97,7 @@ class Mlp:
         return self.buffers.nbytes + self.output.nbytes + sampler
 
     def step(
-        self, batch: Sequence[Segment], lr: float, key: int, updates: Updates
+        self, batch: Sequence[Segment], lr: float, key: int, updates: Optimizer
     ) -> SupportsFloat:
         """Update with the mean gradient over the batch; return the sum of the rows' losses.
 
@@ -215,7 +215,7 @@ class Mlp:
 
     def backward(
         self, pieces: Sequence[BatchSegment], layers: list[Array], gradient: Array, lr: float,
-        key: int, updates: Updates,
+        key: int, updates: Optimizer,
     ) -> None:  # fmt: skip
         """Update the hidden layers by the gradient of the last one's output, which is lost."""
         for layer in reversed(range(len(self.spec.hidden))):

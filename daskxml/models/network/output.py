@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, SupportsFloat, cast
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ConfigError
 from daskxml.kernels import Kernels, RowSamples
-from daskxml.models.batch import BatchSegment, Buffers, OutputUpdates, Updates, has_weights
+from daskxml.models.batch import BatchSegment, Buffers, has_weights
 from daskxml.models.network.output_pass import (
     FLOAT_BYTES,
     HALF_BYTES,
@@ -32,12 +32,13 @@ from daskxml.models.network.output_pass import (
     FusedPass,
     GpuPass,
 )
-from daskxml.models.network.sampling import LabelSample, SampleUpdates
+from daskxml.models.network.sampling import LabelSample, OutputUpdates, SampleUpdates
 
 if TYPE_CHECKING:
     from daskxml.kernels.cpu.kernels import CpuKernels
     from daskxml.kernels.cpu.labels import BatchWeights
     from daskxml.kernels.cuda.kernels import CudaKernels
+    from daskxml.optim import Optimizer
 
 Labels = LabelSample | RowSamples
 _ALIGNED = 8  # numbers: of float16, the 16 bytes that products want
@@ -205,7 +206,7 @@ class OutputLayer:
         return weights
 
     def step(
-        self, hidden: Array, batch: Sequence[BatchSegment], lr: float, updates: Updates, *,
+        self, hidden: Array, batch: Sequence[BatchSegment], lr: float, updates: Optimizer, *,
         labels: Labels | None = None,
     ) -> tuple[SupportsFloat, Array]:  # fmt: skip
         """Update the layer with the mean gradient over the batch.

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, SupportsFloat, cast
 
 from daskxml.core.arrays import Array
 from daskxml.kernels import InPlace
-from daskxml.models.batch import BatchSegment, OutputUpdates
+from daskxml.models.batch import BatchSegment
 
 if TYPE_CHECKING:
     from daskxml.kernels.cpu.kernels import CpuKernels
     from daskxml.kernels.cuda.kernels import CudaKernels
     from daskxml.models.network.output import OutputLayer
+    from daskxml.models.network.sampling import OutputUpdates
 
 LANE_SUMS = 3  # float64 of every row: exponentials, target logits, losses
 FLOAT_BYTES, HALF_BYTES = 4, 2

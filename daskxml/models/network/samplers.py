@@ -21,9 +21,10 @@ from daskxml.core.errors import ConfigError
 from daskxml.kernels import Kernels, RowSamples, RowSums
 from daskxml.kernels.cpu import row_sampling, sampling
 from daskxml.kernels.cpu.kernels import CpuKernels
-from daskxml.models.batch import BatchSegment, Buffers, Updates, stream_key
+from daskxml.models.batch import BatchSegment, Buffers, stream_key
 from daskxml.models.network.hash_tables import LabelTables
 from daskxml.models.network.sampling import LabelSample, SamplingConfig
+from daskxml.optim import Optimizer
 
 # Streams of a batch's key: dropout has those of the layers' numbers.
 _DRAWS, _ROW_DRAWS = 102, 103
@@ -150,7 +151,7 @@ class RowPairs:
         self._tally = self.buffers.array("tally", self.labels, dtype="int32")
 
     def step(
-        self, samples: RowSamples, hidden: Array, lr: float, updates: Updates
+        self, samples: RowSamples, hidden: Array, lr: float, updates: Optimizer
     ) -> tuple[float, Array]:
         """Update the sampled labels; see `daskxml.models.network.output.OutputLayer.step`."""
         kernels, buffers, rows = self.kernels, self.buffers, int(hidden.shape[0])
@@ -163,7 +164,7 @@ class RowPairs:
         return kernels.deferred_sum((loss, 1.0)), gradient
 
     def _update(
-        self, samples: RowSamples, slopes: Array, hidden: Array, lr: float, updates: Updates
+        self, samples: RowSamples, slopes: Array, hidden: Array, lr: float, updates: Optimizer
     ) -> None:
         """Update the labels by their gradients."""
         sums, ones = self._by_label(samples, slopes), self.buffers.array("ones", len(hidden), 1)

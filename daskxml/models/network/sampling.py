@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Literal
 
 from daskxml.core.arrays import Array
 from daskxml.core.fields import Checked, bounded
-from daskxml.models.batch import BatchSegment, Updates
+from daskxml.models.batch import BatchSegment
 from daskxml.models.network.spec import ModelSpec
+from daskxml.optim import Optimizer
 
 if TYPE_CHECKING:
     from daskxml.models.network.hash_tables import LabelTables
@@ -146,7 +147,7 @@ class LabelSample:
 class SampleUpdates:
     """Updates of a small layer whose label ``i`` is ``ids[i]`` of the whole one."""
 
-    def __init__(self, updates: Updates, ids: Array) -> None:
+    def __init__(self, updates: Optimizer, ids: Array) -> None:
         self._updates, self._ids = updates, ids
 
     def dense(self, name: str, grad: Array, lr: float, rows: slice = slice(None)) -> None:
@@ -164,3 +165,6 @@ class SampleUpdates:
     def in_place(self, name: str, lr: float) -> None:
         """Return None: gradients of a sample are added elsewhere."""
         return
+
+
+OutputUpdates = Optimizer | SampleUpdates  # receives the gradients of an output layer
