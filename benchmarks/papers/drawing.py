@@ -159,7 +159,7 @@ def pyplot() -> Any:
     plt.rcParams.update({
         "font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "lines.linewidth": 1.3,
         "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
-        "savefig.dpi": 130,
+        "savefig.dpi": 130, "xtick.labelsize": 8,
     })  # fmt: skip
     return plt
 
