@@ -332,7 +332,7 @@ PLANTS = (
           "        folder.mkdir(parents=True, exist_ok",
           matters="not folder.parent.exists()"),
     Plant("a directory with a checkpoint under way is removed",
-          "records.run_dir:RunDir._has_results", "(HISTORY_FILE, CHECKPOINTS)", "(HISTORY_FILE,)"),
+          "records.run_dir:RunDir.release", "(HISTORY_FILE, CHECKPOINTS)", "(HISTORY_FILE,)"),
     Plant("the result of a merge is sent once", "cluster.worker_plugin:RunWorkerPlugin.merge",
           "last != peers.id", "True",
           matters="result is not None and merge == peers.id"),

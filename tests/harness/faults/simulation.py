@@ -35,7 +35,7 @@ from daskxml.cluster.event_log import revive
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.errors import DaskxmlError, ModelError
-from daskxml.models.trees import fitting
+from daskxml.models.trees import nodes
 from daskxml.records import run_dir as run_dirs
 from daskxml.records.run_dir import RunDir
 from daskxml.session.row_loading import Rows, Shards
@@ -530,7 +530,7 @@ def _seams(simulation: Simulation) -> Any:
             (TrainingWorker, {"commit": noted}),
             (batch_runner, {"Replica": counting.CountingReplica}),
             (replica, {"Mlp": counting.NoNetwork, "takes_row_steps": lambda *_: False}),
-            (fitting, {"TreeRows": counting.tree_rows, "fit_blocks": counting.fit_slowly}),
+            (nodes, {"TreeRows": counting.tree_rows, "fit_blocks": counting.fit_slowly}),
             (fit_driver, {"get_worker": machines.get_worker}),
             (runs, {"running_cluster": lambda client, _: nullcontext(client),
                     "defer_signals": nullcontext}),  # signals are none of this process
