@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -26,6 +25,8 @@ from daskxml.observe.terminal import print_lines, print_metrics
 from daskxml.records.run_dir import RUN_FILE
 
 TOP_K = 5  # labels that are predicted of each row, by default
+_F1 = {"macro-F1": "macro F1", "micro-F1": "micro F1"}
+_CALIBRATED = {"calibration_error": "calibration error", **_F1}
 
 # A decorator of commands; on the standard error, as the output may be read by a program.
 _telling = telling_of_compilation(lambda: print(TEXT, file=sys.stderr, flush=True))
@@ -119,9 +120,8 @@ def calibrate(options: Options) -> int:
         f"the best {made.k} labels of each:"
     )
     values = {
-        name: f"{made.measured[f'{key}_before']:.4f} before, {made.measured[key]:.4f} after"
-        for key in ("calibration_error", "macro-F1", "micro-F1")
-        for name in [re.sub("[_-]", " ", key)]
+        text: f"{made.measured[f'{name}_before']:.4f} before, {made.measured[name]:.4f} after"
+        for name, text in _CALIBRATED.items()
     }
     own = f"{len(made.labels):,} of {model.spec.labels:,} labels have their own"
     print_lines(values | {"thresholds": f"{made.threshold:.4f}; {own}"})

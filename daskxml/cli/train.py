@@ -155,9 +155,9 @@ def _costs(options: Options, config: RunConfig) -> tuple[Any, Any]:
         return _with(CostModel(**dict(named)), jitter=options.jitter)
 
     def cost(spec: Any) -> Any:
-        return (
-            given(options.cost) if options.cost else _with(v100_cost(spec), jitter=options.jitter)
-        )
+        if options.cost:
+            return given(options.cost)
+        return _with(v100_cost(spec), jitter=options.jitter)
 
     if options.pool_cost:
         return cost, given(options.pool_cost)

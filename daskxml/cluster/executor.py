@@ -114,6 +114,7 @@ class Executor:
         self.stored: tuple[dict[str, Any], str] | None = None
         self._seed, self._warn = seed, warn
         self._leases: dict[int, WorkerHandle] = {}
+        self._to_load: set[WorkerHandle] = set()  # when what they load now is there
         self._tasks = BackgroundTasks(self._deliver)
         self._collective: asyncio.Task[None] | None = None
         self._collectives = Collectives(group, session.parameters, self._fetch)
@@ -134,8 +135,10 @@ class Executor:
             case KeepBest():
                 self._tasks.start(self._keep_best(command))
             case Rebalance():
-                for worker in list(self.group.workers.values()):
-                    self._tasks.start(self.load_rows(worker))
+                for worker in self.group.workers.values():
+                    if worker not in self._to_load:
+                        self._to_load.add(worker)
+                        self._tasks.start(self._reload_rows(worker))
 
     # ---------------------------------------------------------------- leases
 
@@ -266,6 +269,12 @@ class Executor:
         raise_first_failure(answers)
         self._has_local_state = any_lost(answers) or any(answers.values())
         return {worker.name: n for n, worker in enumerate(workers) if answers[worker.name] is True}
+
+    async def _reload_rows(self, worker: WorkerHandle) -> None:
+        """Load a worker's rows once for all changes of the placement while it loads others."""
+        async with worker.loading:
+            self._to_load.discard(worker)
+            await self.load_rows(worker)
 
     async def load_rows(self, worker: WorkerHandle) -> None:
         """Load a worker's rows onto it."""

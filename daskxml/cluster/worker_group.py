@@ -72,6 +72,8 @@ class WorkerHandle:
         Whether it brings what it changed when it was late.
     train_shards, test_shards
         The shards that it holds, if the data is sharded.
+    loading
+        Held while it loads shards.
     """
 
     info: WorkerInfo
@@ -89,6 +91,7 @@ class WorkerHandle:
     keeps_change: bool = True
     train_shards: set[int] = field(default_factory=set)
     test_shards: set[int] = field(default_factory=set)
+    loading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def name(self) -> str:

@@ -54,7 +54,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         loader=FileSystemLoader(TEMPLATES),
-        finalize=lambda value: value if isinstance(value, Markup) else _printable(str(value)),
+        finalize=lambda value: value if isinstance(value, Markup) else _printable_lines(str(value)),
     )
     environment.filters |= {
         "number": _number,
@@ -72,7 +72,7 @@ def _environment() -> Environment:
     return environment
 
 
-def _printable(text: str) -> str:
+def _printable_lines(text: str) -> str:
     return "\n".join(map(printable, text.expandtabs().split("\n")))
 
 

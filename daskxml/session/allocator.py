@@ -101,17 +101,17 @@ class WorkAllocator:
             busy_s={name: done.busy_s for name, done in ranks.items()},
         )
 
-    def give_up(self, worker: str) -> int:
-        """Take back all rows of a late worker, whose work goes on in vain; return how many."""
+    def give_up(self, worker: str) -> None:
+        """Take back all rows of a late worker, whose work goes on in vain."""
         own = {n: work for n, work in self._open.items() if worker in work.spans}
         self._open |= {n: replace(work, is_void=True) for n, work in own.items()}
         self.given_up.add(worker)
-        return self.ledger.give_back(worker)
+        self.ledger.give_back(worker)
 
-    def rejoined(self, worker: str) -> int:
-        """Take back the rows of a late worker that is back without its change; return how many."""
+    def rejoined(self, worker: str) -> None:
+        """Take back the rows of a late worker that is back without its change."""
         self.given_up.discard(worker)
-        return self.ledger.give_back(worker)
+        self.ledger.give_back(worker)
 
     def is_under_way(self, number: int) -> bool:
         """Whether the work of this number has neither ended nor been undone."""

@@ -173,8 +173,9 @@ class FitRun:
         if self._open:
             begun_s = min(self._open[0].begun_s, now_s)
         self._publish("worker", event=kind, worker=worker)
-        event = {"kind": kind, "worker": worker, "rows_returned": 0}
-        self._events.append(event | {"after_s": now_s - begun_s})
+        self._events.append(
+            {"kind": kind, "worker": worker, "rows_returned": 0, "after_s": now_s - begun_s}
+        )
 
     def _time_left_s(self, member: _Member) -> float:
         """Return how long the run may still fit; infinite where nothing limits it."""

@@ -29,8 +29,8 @@ key                                 meaning
 ``events``                          ``joined`` (a late worker is back, too), ``late``, ``given up``,
                                     ``lost`` (these with the rows returned to the ledger),
                                     ``memory`` (the device's memory holds batches of so many rows
-                                    only); between two mega-batches they are of the second, with
-                                    ``after_s`` below 0
+                                    only); what happens between two mega-batches is of the second,
+                                    with ``after_s`` below 0, and after the last one of none
 ``trace``                           every event that the strategy received since the last row, and
                                     what it decided: see `daskxml.session.trace`
 ==================================  ================================================================

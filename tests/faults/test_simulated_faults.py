@@ -154,6 +154,13 @@ def test_the_scheduler_is_not_given_all_tasks_at_once() -> None:
         assert "tasks at once" in simulate(case).problem
 
 
+def test_workers_that_come_at_once_do_not_have_shards_loaded_for_each_of_them() -> None:
+    case = draw_case(1136284)
+    assert not case.is_replicated
+    assert sum(fault.kind == "join" for fault in case.faults) == 5
+    assert not simulate(case).problem
+
+
 def fault(
     kind: str, when: str, at: int = 1, lasts_s: float = 0.0, returns_s: float = 0.01, lag: int = 0
 ) -> Fault:

@@ -252,7 +252,7 @@ PLANTS = (
     Plant("rows that others do again are counted for the late worker as well",
           "session.allocator:WorkAllocator.give_up", "is_void=True", "is_void=False"),
     Plant("rows that were given up are held on to", "session.allocator:WorkAllocator.give_up",
-          "return self.ledger.give_back(worker)", "return 0"),
+          "self.ledger.give_back(worker)", "pass"),
     Plant("a merge settles rows of late workers", "session.session:Session._finish_merge",
           "self.ledger.settle(log.late)", "self.ledger.settle()"),
     Plant("a merge forgets what late workers have done", "session.history:MegabatchLog.following",
