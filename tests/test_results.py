@@ -50,7 +50,7 @@ def planted(tmp_path):
     assert results.quote(index) == 0
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "result")
-    results._blob.cache_clear()
+    results._digest_of.cache_clear()
     results.stored_numbers.cache_clear()
     return tmp_path
 
@@ -59,7 +59,7 @@ def edit(path, old, new):
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
-    results._blob.cache_clear()
+    results._digest_of.cache_clear()
     results.stored_numbers.cache_clear()
 
 
@@ -226,3 +226,10 @@ def test_the_digest_is_that_of_the_commit(planted):
     index = results.Index(planted)
     step = index.results["step"]
     assert index.digest(step) == index.digest(step, "HEAD")
+
+
+def test_words_make_no_result_older(planted):
+    index = results.Index(planted)
+    (planted / "code/step.py").write_text('"""What it does."""\n\n# Why.\nprint(1)\n')
+    results._digest_of.cache_clear()
+    assert not index.is_stale(index.results["step"])

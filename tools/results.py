@@ -43,6 +43,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from code_size import code_numbers
+
 ROOT = Path(__file__).parents[1]
 HEAD = "# Written by tools/results.py, which says what it is for; commands and sources by hand.\n"
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
@@ -143,15 +145,19 @@ class Index:
         return sorted({p for name in result.sources for p in self.groups.get(name, [name])})
 
     def digest(self, result: Result, commit: str = "") -> str:
-        """Return twelve digits of its sources: of the working tree, or of a commit."""
+        """Return twelve digits of its sources: of the working tree, or of a commit.
+
+        Of Python, of what is executed: comments and docstrings make no result older.
+        """
         paths = self.sources(result)
         if commit:
             listed = _git(self.root, "ls-tree", "-r", commit, "--", *paths).splitlines()
-            blobs = [(line.split("\t")[1], line.split()[2]) for line in listed]
+            found = [(each.split("\t")[1], each.split()[2]) for each in listed]
+            named = [(name, _digest_of_blob(self.root, name, blob)) for name, blob in found]
         else:
-            blobs = [(file.relative_to(self.root).as_posix(), _blob(file))
-                     for path in paths for file in _sources_below(self.root / path)]  # fmt: skip
-        return hashlib.sha256(repr(sorted(blobs)).encode()).hexdigest()[:12]
+            files = (file for path in paths for file in _sources_below(self.root / path))
+            named = [(file.relative_to(self.root).as_posix(), _digest_of(file)) for file in files]
+        return hashlib.sha256(repr(sorted(named)).encode()).hexdigest()[:12]
 
     def is_stale(self, result: Result) -> bool:
         """Whether its sources have changed since, or it is not there."""
@@ -193,10 +199,25 @@ def _sources_below(path: Path) -> Iterator[Path]:
 
 
 @cache
-def _blob(path: Path) -> str:
-    """Return the name that git gives a file's content."""
-    content = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+def _digest_of(path: Path) -> str:
+    return hashlib.sha256(_executed(path.name, path.read_bytes())).hexdigest()
+
+
+@cache
+def _digest_of_blob(root: Path, name: str, blob: str) -> str:
+    done = subprocess.run(
+        ["git", "cat-file", "blob", blob], cwd=root, capture_output=True, check=True
+    )
+    return hashlib.sha256(_executed(name, done.stdout)).hexdigest()
+
+
+def _executed(name: str, content: bytes) -> bytes:
+    """Return the lines of code of a module; of another file all of it."""
+    if not name.endswith(".py"):
+        return content
+    text = content.decode()
+    lines, numbers = text.splitlines(), sorted(code_numbers(text))
+    return "\n".join(lines[number - 1] for number in numbers).encode()
 
 
 def _text(path: Path) -> str:
