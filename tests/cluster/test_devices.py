@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import socket
+import sys
+import types
 from typing import Any
 
 import dask
@@ -57,6 +59,14 @@ def test_a_dashboard_has_another_port_where_its_own_is_taken(monkeypatch):
         monkeypatch.setattr(connection, "DASHBOARD_PORT", port)
         assert connection._dashboard_address(True) == f"{connection.HOST}:0"
     assert connection._dashboard_address(True) == f"{connection.HOST}:{port}"
+
+
+@pytest.mark.parametrize("dashboard", [True, False])
+def test_a_cluster_of_gpus_has_a_dashboard_where_one_is_asked_for(monkeypatch, dashboard):
+    made = types.SimpleNamespace(LocalCUDACluster=lambda **options: options)
+    monkeypatch.setitem(sys.modules, "dask_cuda", made)
+    options = connection._gpu_cluster(ClusterSection(), GPUS, {}, "/tmp", "tcp", dashboard)
+    assert (options["dashboard_address"] is not None) == dashboard
 
 
 def test_each_worker_steps_where_it_can():

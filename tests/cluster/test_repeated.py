@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from distributed import Client, Scheduler
+from distributed import Client, Scheduler, span
 
 import daskxml
 from harness.watched_run import until
@@ -36,3 +37,24 @@ def test_nothing_grows_with_the_number_of_trainings(
     values["training"] = {"megabatches": 2}
     before, after = train_twice(), train_twice()
     assert {name: after[name] for name in after if after[name] > before[name]} == {}
+
+
+def test_what_dask_notes_of_other_programs_stays(
+    client: Client, data: dict[str, Path], values: dict[str, Any]
+) -> None:
+    """Dask's dashboard shows what each of their spans had computed."""
+
+    def groups(dask_scheduler: Scheduler) -> list[str]:
+        every = dask_scheduler.extensions["spans"].spans.values()
+        return [group.name for each in every if each.name == ("other",) for group in each.groups]
+
+    def is_known(key: str, dask_scheduler: Scheduler) -> bool:
+        return key in dask_scheduler.tasks
+
+    values["training"] = {"megabatches": 1}
+    daskxml.train(values, client=client, train=data["train"])
+    with span("other"):
+        for key in ("first-1", "second-1"):
+            assert client.submit(int, 7, key=key).result() == 7
+            until(lambda key=key: not client.run_on_scheduler(partial(is_known, key)))
+    assert sorted(client.run_on_scheduler(groups)) == ["first", "second"]

@@ -6,8 +6,11 @@ import asyncio
 from typing import Any
 
 from daskxml.cluster.run_driver import RunDriver
+from daskxml.cluster.scheduler_plugin import RunSchedulerPlugin
+from daskxml.cluster.worker_group import WorkerHandle
 from daskxml.cluster.worker_info import Capabilities, WorkerInfo
 from daskxml.config import load_run_config
+from daskxml.session.commands import EndRun, MergeReplicas, MergeResult, StopRequest
 
 
 class Part:
@@ -52,3 +55,78 @@ def test_a_run_that_is_forgotten_while_it_closes_a_session_closes_all_of_it() ->
         return [first.is_closed, second.is_closed]
 
     assert asyncio.run(forget()) == [True, True]
+
+
+class Cluster:
+    """A session and what executes its commands: a merge ends as soon as one waits for it."""
+
+    def __init__(self, driver: RunDriver, answers: dict[Any, list[Any]]) -> None:
+        self.driver, self.answers = driver, answers
+        self.handled, self.under_way = list[Any](), list[MergeResult]()
+        self.session = self  # of the run loop
+
+    def handle(self, event: Any, now_s: float) -> list[Any]:
+        """Note an event, and say what follows from it."""
+        self.handled.append(event)
+        return self.answers.get(type(event), [])
+
+    def execute(self, command: MergeReplicas) -> None:
+        """Begin a merge."""
+        self.under_way.append(MergeResult(0))
+
+    async def settle_collective(self) -> None:
+        """Wait until it has ended."""
+        while self.under_way:
+            self.driver.events.put_nowait(self.under_way.pop())
+
+
+def test_a_merge_that_follows_before_a_loss_ends_before_that_is_handled() -> None:
+    """Its result stands although a worker is lost, and the run may end with it."""
+    driver = new_driver()
+    merge, end = MergeReplicas(1, {}, 0.0), EndRun("target")
+    cluster: Any = Cluster(driver, {StopRequest: [merge], MergeResult: [end]})
+    driver.events.put_nowait(StopRequest("client gone"))
+    assert asyncio.run(driver._settle(cluster, cluster)) == [end]
+    assert cluster.handled == [StopRequest("client gone"), MergeResult(0)]
+
+
+def test_a_model_is_read_where_the_last_merge_is_committed() -> None:
+    """A worker that has only its result would give the model of the merge before."""
+    plugin, driver, told = RunSchedulerPlugin(), new_driver(), list[Any]()
+    holder = driver.group.workers["0"] = WorkerHandle(WorkerInfo("0", "tcp://h:1"), uncommitted=7)
+
+    async def call(worker: WorkerHandle, handler: str, **values: Any) -> bool:
+        told.append((worker, handler, values))
+        return True
+
+    driver.group.call, plugin.drivers = call, {"run": driver}
+    driver.header = lambda reason: Header()
+    assert asyncio.run(plugin.holder_of("run"))["address"] == holder.address
+    assert told == [(holder, "daskxml_commit", {"generation": 7})]
+
+
+class Header:
+    """What a model's files say of it."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
+
+def test_a_run_is_resumed_only_when_the_one_before_has_left_its_directory() -> None:
+    """It is forgotten, but may still close: workers have not ended what they write."""
+
+    async def resume() -> list[bool]:
+        plugin, before = RunSchedulerPlugin(), new_driver()
+        closed = asyncio.Event()
+        before.run_dir, plugin.drivers, plugin._closing = "run", {}, {before: closed}
+        elsewhere = asyncio.ensure_future(plugin._forget_orphans("another"))
+        here = asyncio.ensure_future(plugin._forget_orphans("run"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        found = [elsewhere.done(), here.done()]
+        closed.set()
+        await here
+        return found
+
+    assert asyncio.run(resume()) == [True, False]

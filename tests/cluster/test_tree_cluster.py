@@ -13,6 +13,7 @@ import pytest
 from distributed import Client, Scheduler, Worker
 
 import daskxml
+from daskxml.session.fit_run import AHEAD
 from harness.records import check_trees
 
 Data = dict[str, Path]
@@ -118,11 +119,15 @@ def test_the_work_of_many_trees_is_submitted_as_it_is_needed(client: Client, dat
     def count(dask_scheduler: Scheduler) -> int:
         return len(dask_scheduler.tasks)
 
-    before, counts = client.run_on_scheduler(count), list[int]()
+    def count_plans(dask_scheduler: Scheduler) -> int:
+        return sum(key.startswith("daskxml-plan-") for key in dask_scheduler.tasks)
+
+    before, counts, plans = client.run_on_scheduler(count), list[int](), list[int]()
 
     def hear(event: Any) -> Any:
         if event["kind"] == "megabatch":
             counts.append(client.run_on_scheduler(count) - before)
+            plans.append(client.run_on_scheduler(count_plans))
         return daskxml.STOP if len(counts) == 6 else None
 
     many = {"training": {"trees": 100_000}}
@@ -130,6 +135,7 @@ def test_the_work_of_many_trees_is_submitted_as_it_is_needed(client: Client, dat
     assert 6 <= len(run.history) < 10
     assert max(counts) < 500
     assert counts[-1] < 2 * counts[1] + 20  # also what is kept of each tree is little
+    assert max(plans) <= AHEAD  # those of trees that are fitted are forgotten
     del run
     deadline = time.monotonic() + 30
     while client.run_on_scheduler(count) > before:  # nothing is left with the scheduler

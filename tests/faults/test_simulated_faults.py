@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from harness.faults.invariants import TreeTruth
+from harness.faults.invariants import TreeTruth, Truth
 from harness.faults.machines import Cluster
 from harness.faults.pace import draw_paced, paced
 from harness.faults.planted import PLANTS
@@ -145,6 +145,25 @@ def test_a_restart_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) ->
     )
     assert outcome.virtual_s - SETTLE_S < 45.0
     assert len(asked) == 2
+
+
+def test_a_worker_joins_though_merges_are_quicker_than_its_copies_of_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The others wait for it, once that has happened a few times."""
+    joined, published = [], Truth._published
+
+    def note(truth: Truth, driver: Any, event: dict[str, Any]) -> None:
+        if event["kind"] == "megabatch":
+            joined.extend(it for it in event["row"]["events"] if it["kind"] == "joined")
+        published(truth, driver, event)
+
+    monkeypatch.setattr(Truth, "_published", note)
+    slow = fault("slow here", "copy_model", at=61, lasts_s=4.0)
+    case = Case(1, "adaptive-sgd", False, True, workers=2, epochs=20, checkpoint_every=20,
+                faults=(fault("join", "daskxml_merge", at=60), slow))  # fmt: skip
+    assert not simulate(case).problem
+    assert len(joined) == 1
 
 
 def test_the_scheduler_is_not_given_all_tasks_at_once() -> None:
