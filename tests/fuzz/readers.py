@@ -8,6 +8,7 @@ What a reader raises beside `DaskxmlError` ends it, with the number that repeats
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import json
@@ -16,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,9 @@ import scipy.sparse as sp
 
 import daskxml
 from daskxml.api.in_process import simulate, train_here
+from daskxml.cli.serving import create_app
 from daskxml.config import load_run_config
-from daskxml.core.errors import DaskxmlError
+from daskxml.core.errors import DaskxmlError, InputError
 from daskxml.data.formats import plan_files, read_block
 from daskxml.data.parse import Dialect, parse_bytes
 from daskxml.data.settings import load_card
@@ -53,6 +56,9 @@ VALUES: tuple[Any, ...] = (
     "\ud800", "\x1b[31m", [], {}, [[]], {"a": 1}, [1, 2], "9" * 5000,
 )  # fmt: skip
 
+REQUEST: dict[str, Any] = {
+    "rows": [{"ids": [3, 17], "values": [0.5, 2]}, {"ids": [1]}], "k": 2, "explain": 1
+}  # fmt: skip
 NUMBERS = tuple(
     np.array(number, dtype).tobytes()
     for dtype, numbers in {
@@ -212,6 +218,36 @@ def _read_checkpoint(path: Path) -> None:
     read_checkpoint(path)
 
 
+@cache
+def _server(folder: Path) -> tuple[Any, asyncio.AbstractEventLoop, object]:
+    """Start the application of ``daskxml serve`` for a model, without a socket; it stays."""
+    app, loop = create_app(folder), asyncio.new_event_loop()
+    lifespan = app.router.lifespan_context(app)
+    loop.run_until_complete(lifespan.__aenter__())
+    return app, loop, lifespan
+
+
+def _read_request(path: Path) -> None:
+    """Ask for labels; an answer that is refused is an error, in one line."""
+    app, loop, _ = _server(path.parent)
+    scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": "/predict",
+             "query_string": b"", "headers": []}  # fmt: skip
+    asked = [{"type": "http.request", "body": path.read_bytes(), "more_body": False}]
+    told = list[dict[str, Any]]()
+
+    async def receive() -> dict[str, Any]:
+        return asked.pop()
+
+    async def send(message: dict[str, Any]) -> None:
+        told.append(message)
+
+    loop.run_until_complete(app(scope, receive, send))
+    answer = json.loads(b"".join(message.get("body", b"") for message in told))
+    if told[0]["status"] != 200:
+        assert 400 <= told[0]["status"] < 500, answer
+        raise InputError(answer["error"])
+
+
 DAMAGES = {"jsonl": damage_json} | dict.fromkeys(("arrow", "npz", "parquet"), damage_binary)
 BUNDLES = ("network", "8 bits", "trees", "mixture")
 READERS = {
@@ -220,6 +256,7 @@ READERS = {
     "gzip": Reader(gzip.compress(GOOD, mtime=0), _rows, _damage_gzip, name="rows.txt.gz"),
     "names": Reader(b"alpha\nbeta\ngamma\n", lambda path: read_names(str(path)), name="names.txt"),
     "run file": Reader(RUN_FILE.encode(), load_run_config, name="run.toml"),
+    "request": Reader(json.dumps(REQUEST).encode(), _read_request, damage_json, "request.json"),
     "card": Reader(b"", lambda path: load_card(str(path)), name="card.toml"),
     "history": Reader(HISTORY_FILE, lambda path: verify(path.parent), damage_json),
     "report": Reader(HISTORY_FILE, lambda path: read_run(path.parent, "run"), damage_json),
