@@ -332,24 +332,26 @@ class Server:
     async def _body(self, request: Request) -> bytes:
         """Return a whole body, in bounds of size and time, before any of it is parsed."""
         body, settings, found = bytearray(), self.settings, np.zeros(3, np.int64)
-        rows, nonzeros = settings.request_rows, settings.request_nonzeros
+        rows, nonzeros, size_bytes = settings.request_rows, settings.request_nonzeros, 0
         most_keys, most_items = 4 * (rows + 2), 2 * (nonzeros + 2 * rows + 2)
         try:
             async with asyncio.timeout(settings.request_s):
                 async for part in request.stream():
-                    body += part
-                    if len(body) > settings.request_bytes:
+                    size_bytes += len(part)
+                    if size_bytes > settings.request_bytes:
                         problem = f"the body is larger than {settings.request_bytes:,} bytes"
                         raise HTTPException(413, problem, _LAST)
-                    count_json(np.frombuffer(part, np.uint8), found)
-                    if found[1] > most_keys or found[2] > most_items:
-                        problem = f"more than {rows:,} rows or {nonzeros:,} features: send fewer"
-                        raise HTTPException(413, problem, _LAST)
+                    if found[1] <= most_keys and found[2] <= most_items:
+                        body += part
+                        count_json(np.frombuffer(part, np.uint8), found)
         except TimeoutError:
             problem = f"the body was not whole within {settings.request_s:g} s"
             raise HTTPException(408, problem, _LAST) from None
         except ClientDisconnect:  # nobody hears the answer
             raise HTTPException(400, "the client has gone") from None
+        if found[1] > most_keys or found[2] > most_items:  # a client that still sends hears nothing
+            problem = f"more than {rows:,} rows or {nonzeros:,} features: send fewer"
+            raise HTTPException(413, problem)
         return bytes(body)
 
     async def describe(self) -> dict[str, Any]:
