@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -119,15 +120,18 @@ def test_the_work_of_many_trees_is_submitted_as_it_is_needed(client: Client, dat
     def count(dask_scheduler: Scheduler) -> int:
         return len(dask_scheduler.tasks)
 
-    def count_plans(dask_scheduler: Scheduler) -> int:
-        return sum(key.startswith("daskxml-plan-") for key in dask_scheduler.tasks)
+    def count_beginnings(dask_scheduler: Scheduler) -> dict[str, int]:
+        """How many trees there are still the order and the plan of, in some worker's memory."""
+        held = (key for key, task in dask_scheduler.tasks.items() if task.state == "memory")
+        named = Counter(key.split("-")[1] for key in held if "-" in key)
+        return {name: named[name] for name in ("order", "plan")}
 
-    before, counts, plans = client.run_on_scheduler(count), list[int](), list[int]()
+    before, counts, begun = client.run_on_scheduler(count), list[int](), list[dict[str, int]]()
 
     def hear(event: Any) -> Any:
         if event["kind"] == "megabatch":
             counts.append(client.run_on_scheduler(count) - before)
-            plans.append(client.run_on_scheduler(count_plans))
+            begun.append(client.run_on_scheduler(count_beginnings))
         return daskxml.STOP if len(counts) == 6 else None
 
     many = {"training": {"trees": 100_000}}
@@ -135,7 +139,7 @@ def test_the_work_of_many_trees_is_submitted_as_it_is_needed(client: Client, dat
     assert 6 <= len(run.history) < 10
     assert max(counts) < 500
     assert counts[-1] < 2 * counts[1] + 20  # also what is kept of each tree is little
-    assert max(plans) <= AHEAD  # those of trees that are fitted are forgotten
+    assert max(most for each in begun for most in each.values()) <= AHEAD  # not of fitted ones
     del run
     deadline = time.monotonic() + 30
     while client.run_on_scheduler(count) > before:  # nothing is left with the scheduler

@@ -16,6 +16,7 @@ from daskxml.cluster.worker_group import (
     result_of,
 )
 from daskxml.cluster.worker_info import WorkerInfo
+from daskxml.cluster.worker_plugin import PLUGIN, RunWorkerPlugin
 from daskxml.core.errors import ClusterError, TrainingError
 
 
@@ -63,6 +64,21 @@ def test_a_task_that_raises_and_a_worker_that_is_gone():
         assert isinstance(first_failure(answers), TrainingError)
         assert any_lost(answers)
         assert not any_lost({first.name: answers[first.name]})
+
+    with_group(act)
+
+
+def test_a_worker_whose_plugin_is_gone_answers_none_of_its_messages(monkeypatch):
+    """A closed plugin has no communicator, and no queues that it could look into."""
+    monkeypatch.setattr(worker_group, "NOTICE_S", 0.1)
+
+    async def act(group):
+        await group.client.register_plugin(RunWorkerPlugin())
+        worker = group.workers["0"]
+        assert await group.call(worker, "daskxml_close")
+        await group.client.unregister_worker_plugin(PLUGIN)
+        with pytest.raises(ClusterError, match="does not answer"):
+            await group.call(worker, "daskxml_close")
 
     with_group(act)
 

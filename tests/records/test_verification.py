@@ -253,6 +253,10 @@ def done_rows_that_were_not_leased(rows: list[Row]) -> None:
     done |= {name: count + 1 for name, count in done.items()}
 
 
+def work_that_is_never_done(rows: list[Row]) -> None:
+    rows[1]["trace"].remove(entries(rows[1], "WorkDone")[-1])
+
+
 def unknown_worker(rows: list[Row]) -> None:
     event = entries(rows[1], "WorkDone")[0][0]
     event[2:] = [{"nobody": next(iter(by_name.values()))} for by_name in event[2:]]
@@ -265,6 +269,7 @@ def unknown_worker(rows: list[Row]) -> None:
         (other_seconds, ": busy_s is"),
         (other_updates, ": updates of a lease of"),
         (done_rows_that_were_not_leased, ": rows of a lease that is done is"),
+        (work_that_is_never_done, ": rows of leases that are open at the merge is ["),
         (other_span, "mega-batch 2, worker 0: rows of its leases is ["),
         (shifted_span, "of epoch 0, stream 0: times counted is 2, also by worker"),
         (shifted_span, "rows up to here in no mega-batch is 1 ("),

@@ -5,7 +5,15 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskxml.strategies.batches import BatchConfig, apportion, split_batches, split_rows
+from daskxml.strategies.batches import (
+    BatchConfig,
+    MegabatchState,
+    apportion,
+    split_batches,
+    split_rows,
+    with_length,
+)
+from daskxml.strategies.state import WorkerState
 
 SIZES = st.lists(st.integers(0, 300), min_size=1, max_size=9).filter(any)
 
@@ -54,3 +62,14 @@ def test_only_one_batch_is_smaller(rows, batch_rows, weights):
 
 def test_a_megabatch_is_counted_in_rows():
     assert BatchConfig(batch_max=30, megabatch_batches=7).megabatch_rows == 210
+
+
+def test_a_merge_that_took_no_time_says_nothing_of_the_waiting():
+    """On a clock that is too coarse, or that was set back; the waiting before it is what counts."""
+    worker = WorkerState(batch_size=64, rows=1600, busy_s=0.16)
+    state = MegabatchState(
+        remaining_rows=0, batches=800, merging=("a", "b"), members={"a": worker, "b": worker}
+    )
+    assert with_length(state, 0.16, 64, momentum=0.9).batches == 400
+    assert with_length(state, 0.0, 64, momentum=0.9) == state
+    assert with_length(state, -1.0, 64, momentum=0.9) == state
