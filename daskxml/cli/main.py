@@ -75,6 +75,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 error = needing(f"daskxml {arguments[0]}", error)
             return _fail(f"{one_line(str(error))}; daskxml inspect examines the installation")
         return _fail_unexpectedly(error)
+    finally:
+        if argv is None:  # the process ends: another Ctrl-C does that without a traceback
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if callable(signal.getsignal(number)):  # else it is ignored, as in the background
+                    signal.signal(number, signal.SIG_DFL)
 
 
 def _run(arguments: Sequence[str]) -> int:

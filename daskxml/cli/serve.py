@@ -33,8 +33,7 @@ def serve(options: Options) -> int:
     sys.setswitchinterval(_SWITCH_S)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("daskxml.cli.serving").setLevel(logging.INFO)
-    names = {field.name for field in fields(ServingSettings)}
-    given = {name: value for name, value in vars(options).items() if name in names}
+    given = {field.name: getattr(options, field.name, None) for field in fields(ServingSettings)}
     settings = ServingSettings(**{n: value for n, value in given.items() if value is not None})
     with _listening(options.host, options.port) as listener:
         print(f"loading {options.model}", flush=True)

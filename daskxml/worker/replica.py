@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from daskxml.models.network.captured import CapturedStep
     from daskxml.models.network.hash_tables import LabelTables
 
-_NARROW = "output.weight"
-
 
 class Replica:
     """A model's parameters on one device, with everything that a step needs allocated once.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +100,19 @@ def test_interruption_is_130(capsys, monkeypatch):
     monkeypatch.setattr(inspect, "inspect", interrupted)
     assert main(["inspect", "rows.txt"]) == 130
     assert capsys.readouterr().err == "daskxml: interrupted\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_another_interruption_while_the_process_exits_shows_no_traceback(number):
+    code = (
+        "import atexit, signal, sys\nfrom daskxml.cli import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"atexit.register(signal.raise_signal, {number:d})\nsys.exit(main())"
+    )
+    command = [sys.executable, "-c", code, "inspect", "/no/such"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == -number
+    assert done.stderr == "daskxml: error: /no/such: no such file; check the path\n"
 
 
 def test_a_file_that_the_system_refuses_is_one_line(capsys, monkeypatch):
