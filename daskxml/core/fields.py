@@ -94,7 +94,8 @@ class Checked:
                 raise self.refusal(field.name, f"must be one of {choices}")
             if "low" not in field.metadata:
                 continue
-            for number in value if isinstance(value, tuple) else (value,):
+            is_list = get_origin(hint) is tuple and isinstance(value, tuple)
+            for number in value if is_list else (value,):
                 if problem := _problem(number, hint, field.metadata):
                     raise self.refusal(field.name, f"must be {problem}")
 

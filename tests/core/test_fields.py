@@ -30,6 +30,8 @@ class Oven(Checked):
         ({"shelves": None}, "shelves = None: must be a whole number, at least 1"),
         ({"minutes": True}, "minutes = True: must be a number, above 0, or 'auto'"),
         ({"minutes": [1]}, r"minutes = \[1\]: must be a number, above 0, or 'auto'"),
+        ({"shelves": (1, 2)}, r"shelves = \[1, 2\]: must be a whole number, at least 1"),
+        ({"minutes": ()}, r"minutes = \[\]: must be a number, above 0, or 'auto'"),
         ({"heats": (200, False)}, "heats = .200, False.: must be a whole number, at least 50"),
     ],
 )
