@@ -1,7 +1,5 @@
 """Workers and commands are forked from a process that has imported and compiled what they need."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """`docs/examples/annif` in the real program, beside Annif's omikuji backend."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import random

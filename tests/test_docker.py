@@ -1,7 +1,5 @@
 """The image and its neighbours: what the files name is there, and what is pinned is enough."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What the documents tell a reader to type exists, and files that ship are well formed."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import pkgutil

@@ -1,7 +1,5 @@
 """Imports go one way, and what must not be loaded is not."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import subprocess

@@ -1,7 +1,5 @@
 """The package without its extras: training in one process and predicting, without Dask or Bokeh."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

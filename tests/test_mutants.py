@@ -1,7 +1,5 @@
 """Faults made by machine are in the package of a process that names one, and nowhere else."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The run files that come with daskxml: every strategy has one, and all are alike but for it."""
 
-from __future__ import annotations
-
 import tomllib
 
 import pytest

@@ -4,8 +4,6 @@ Raise a number only in the commit that says what the addition replaces and why i
 After making something smaller, lower the number to what was reached.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 from pathlib import Path

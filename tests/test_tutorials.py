@@ -1,7 +1,5 @@
 """The code of the tutorials runs, block after block, as a reader would have it run."""
 
-from __future__ import annotations
-
 import gzip
 import re
 import shlex

@@ -1,7 +1,5 @@
 """An asynchronous client: calls that can be awaited, and others with what to do."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

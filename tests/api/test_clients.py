@@ -1,7 +1,5 @@
 """What a user's own Dask client may be, and what it may do during a run."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Dask collections as rows: the metrics of the text file, and blocks that stay on the workers."""
 
-from __future__ import annotations
-
 import os
 import runpy
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """How a run on a real cluster ends, and which model is its result."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a program that calls daskxml keeps: its log, its settings, its ports, its types."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """A kind of model that only tests know is trained, resumed, stored and ranks like any other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A pipeline on a real cluster: what is done once and what twice, and what is lost in between."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

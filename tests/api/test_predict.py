@@ -1,7 +1,5 @@
 """Predictions on a real cluster: the same as in one process, also after errors and kills."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

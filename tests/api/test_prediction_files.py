@@ -1,7 +1,5 @@
 """Predictions in every format, with names and without."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

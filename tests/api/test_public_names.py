@@ -1,7 +1,5 @@
 """The names of the package: few, all there, and those that have gone say what takes their place."""
 
-from __future__ import annotations
-
 import pytest
 
 import daskxml

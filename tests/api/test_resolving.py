@@ -1,7 +1,5 @@
 """A run as a user asks for it: what may stand for rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

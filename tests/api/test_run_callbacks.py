@@ -1,7 +1,5 @@
 """Callbacks of a run on a real cluster; their errors do not end the run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

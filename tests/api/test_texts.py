@@ -1,7 +1,5 @@
 """Documents on a real cluster: rows, models that take raw text, and what is lost in between."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

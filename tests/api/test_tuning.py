@@ -1,7 +1,5 @@
 """The documented way to tune: Optuna's trials side by side on a cluster, pruned and resumed."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 from typing import Any

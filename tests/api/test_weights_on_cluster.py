@@ -1,7 +1,5 @@
 """Weights of rows on a real cluster: from a file, from memory and of Dask arrays."""
 
-from __future__ import annotations
-
 import json
 
 import dask.array as da

@@ -4,8 +4,6 @@ All commands run as processes, several at a time, against one scheduler; then ea
 of each kind is started anew, the others are forked (see `commands`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import shutil

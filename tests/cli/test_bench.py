@@ -1,7 +1,5 @@
 """A bench as a user calls it: within its limits, past what fails, and on from where it stopped."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

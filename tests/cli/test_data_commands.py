@@ -1,7 +1,5 @@
 """evaluate, predict and inspect on a written model and generated rows."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

@@ -3,8 +3,6 @@
 The driver's program and library are stand-ins that tell what real ones would; all else is real.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The examination of a machine: here, with packages missing, and with made-up versions."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

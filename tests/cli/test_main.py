@@ -1,7 +1,5 @@
 """The command line's frame: one line for every error, exit statuses, and a quick --help."""
 
-from __future__ import annotations
-
 import shlex
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """report and compare as a user types them, on simulated runs; on a real one in test_train.py."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

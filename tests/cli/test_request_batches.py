@@ -1,7 +1,5 @@
 """How requests are gathered, with a model whose calls can be held up."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """The table of a scheduler's runs on a small terminal."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

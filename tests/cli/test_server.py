@@ -1,7 +1,5 @@
 """A real server process, asked over real sockets."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

@@ -1,7 +1,5 @@
 """simulate as a user types it: one run, several beside each other, and a calibrated one."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

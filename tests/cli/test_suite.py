@@ -1,7 +1,5 @@
 """Suites and their cells: what a file may say, and which runs follow from it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

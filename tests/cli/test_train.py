@@ -1,7 +1,5 @@
 """train, evaluate, predict and resume as a user types them, on a local cluster of one worker."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

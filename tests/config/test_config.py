@@ -1,7 +1,5 @@
 """Run files: what they accept, what they refuse, and that a resolved run loads as itself."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import re

@@ -1,7 +1,5 @@
 """Sizes in bytes as text, numbers of another type; ranges are tested with a run file's sections."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Files that are replaced whole or not at all; killed writers are tested with tensors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

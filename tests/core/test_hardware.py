@@ -1,7 +1,5 @@
 """What nvidia-smi prints, what CUDA_VISIBLE_DEVICES leaves of it, and whether packages fit."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Kernels of the cache load without what only a compiler needs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

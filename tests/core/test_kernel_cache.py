@@ -1,7 +1,5 @@
 """The folder for compiled kernels is this user's own, or none."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ctrl-C during and after a block that must not be interrupted."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Text from outside: what is shown does nothing to a terminal, and JSON fails in one way."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

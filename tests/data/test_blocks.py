@@ -1,7 +1,5 @@
 """Blocks cover every line once; what cannot be read is refused with its path."""
 
-from __future__ import annotations
-
 import gzip
 import pickle
 import threading

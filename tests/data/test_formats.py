@@ -1,7 +1,5 @@
 """Tables and matrices in files: the same rows as from text, however cut, and what is refused."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What inspect_file reports, counted by hand."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """The seeded order is a permutation whose parts agree with the whole."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

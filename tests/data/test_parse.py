@@ -1,7 +1,5 @@
 """The fast parser equals its naive twin, on right and on wrong text."""
 
-from __future__ import annotations
-
 import gzip
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Shuffled partitions, and the rows that are held out of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

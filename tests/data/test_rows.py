@@ -1,7 +1,5 @@
 """Row operations equal what scipy and plain loops make of the same matrices."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp

@@ -1,7 +1,5 @@
 """Dataset cards: every one loads, and files are told from others by their checksums."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 

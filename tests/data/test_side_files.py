@@ -1,7 +1,5 @@
 """Files of names and of weights: what they hold, what is refused, and how names reach a model."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The generator: seeded, the same in memory and as text, Zipf-distributed, and learnable."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Rows of texts are those of scikit-learn, however the documents are cut into partitions."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Sequence

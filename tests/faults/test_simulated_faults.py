@@ -3,8 +3,6 @@
 `make simulate-faults` makes as many as wanted; here are the first ones.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

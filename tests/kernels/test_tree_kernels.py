@@ -1,7 +1,5 @@
 """Kernels of label trees against their naive twins."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """A run file, and what its work costs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`docs/examples/calibrate.py`: what is fitted to a history predicts it."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

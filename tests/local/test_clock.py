@@ -1,7 +1,5 @@
 """Programs in virtual time, against times worked out by hand: a message of 64 bytes takes 1 s."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """What a batch costs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A model does not depend on the kind of file that its rows come from."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A run in this process: every strategy, and the same model as with one virtual worker."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

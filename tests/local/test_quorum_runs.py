@@ -1,7 +1,5 @@
 """Merges by a quorum on virtual clocks: workers that freeze, are slow, are lost and arrive."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

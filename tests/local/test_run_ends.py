@@ -1,7 +1,5 @@
 """How a run ends, and which model is its result: in the simulator and in one process."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Runs whose output layer is sampled: by replicas and pools, from the run file to the history."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Pools, and one model that all workers update, in virtual time."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

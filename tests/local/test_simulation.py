@@ -1,7 +1,5 @@
 """Whole runs in virtual time: the same bytes again, work by speed, losses, arrivals, limits."""
 
-from __future__ import annotations
-
 import os
 import signal
 

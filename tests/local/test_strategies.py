@@ -1,7 +1,5 @@
 """Every registered algorithm in virtual time: it learns, survives losses, and can be resumed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The same events give the same commands, from a cluster and from the simulator."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

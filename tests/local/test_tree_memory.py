@@ -1,7 +1,5 @@
 """What label trees take of memory: told before, kept to, and rows on disk where they are many."""
 
-from __future__ import annotations
-
 import json
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """Whole runs of label trees in virtual time: the same model whoever fits which piece."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Held-out rows take the place of the test rows, on a cluster and in the simulator alike."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster

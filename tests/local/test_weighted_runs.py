@@ -1,7 +1,5 @@
 """Weights of rows and labels in whole runs: 2 is the row twice, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

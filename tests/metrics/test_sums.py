@@ -1,7 +1,5 @@
 """Sums of metrics and of losses add up exactly, in any order and any grouping."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 

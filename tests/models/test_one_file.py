@@ -1,7 +1,5 @@
 """A model in one file, and as bytes: the same arrays, refused where it is damaged."""
 
-from __future__ import annotations
-
 import zipfile
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Callbacks that fail do not touch the run."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

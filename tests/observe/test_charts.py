@@ -1,7 +1,5 @@
 """Thinned points keep the shape, and ticks are round and cover the range."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Drawn charts are well-formed, stay inside their frame, and keep labels off the lines."""
 
-from __future__ import annotations
-
 from xml.etree import ElementTree
 
 import pytest

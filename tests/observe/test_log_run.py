@@ -3,8 +3,6 @@
 TensorBoard, MLflow and W&B come with the extra: ``pip install '.[test,loggers]'``.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

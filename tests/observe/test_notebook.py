@@ -1,7 +1,5 @@
 """What a notebook shows of a run: well-formed, true, and without anything to load."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from xml.etree import ElementTree

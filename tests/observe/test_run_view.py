@@ -1,7 +1,5 @@
 """Figures that are derived from a run's events, and from its history."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The display of a run's progress, on a terminal and off it."""
 
-from __future__ import annotations
-
 import io
 import threading
 from contextlib import nullcontext

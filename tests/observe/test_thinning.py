@@ -1,7 +1,5 @@
 """A thinned series against what it should be: the multiples of a stride, and the newest point."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Labels in every form against an obvious twin, and those that are refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp

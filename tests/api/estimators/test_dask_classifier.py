@@ -1,7 +1,5 @@
 """DaskXMLClassifier on a real cluster: fits, lazy predictions, and what is refused."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The scripts of the documentation run."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

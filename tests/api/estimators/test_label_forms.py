@@ -1,7 +1,5 @@
 """Labels from data frames and series, and texts that hold several."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

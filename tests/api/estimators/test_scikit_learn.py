@@ -1,7 +1,5 @@
 """scikit-learn's own checks, and what scikit-learn does with an estimator."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 

@@ -1,7 +1,5 @@
 """The estimator with label trees, which score the labels of their beam alone."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

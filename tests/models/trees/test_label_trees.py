@@ -1,7 +1,5 @@
 """Trees of labels: their shape, how labels are clustered, cut into pieces, and put together."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Labels that come later: where they go, what they are fitted to, and that nothing else changes."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Sets that nobody should have, and some do: a sensible model, or a line that says why not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The automatic choice of the cost."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 

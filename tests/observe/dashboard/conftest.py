@@ -1,7 +1,5 @@
 """A real cluster whose runs are watched."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The page of a local cluster behind a proxy, and what is left when the cluster is closed."""
 
-from __future__ import annotations
-
 import re
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page in a real browser, during a real run that loses a worker."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

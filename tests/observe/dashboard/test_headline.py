@@ -1,7 +1,5 @@
 """A run at a glance, at every stage of it."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What one browser is sent of a run, without the browser."""
 
-from __future__ import annotations
-
 import pytest
 from bokeh.document import Document
 

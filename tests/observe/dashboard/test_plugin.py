@@ -1,7 +1,5 @@
 """The series of a run: its whole course, in bounded memory."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Runs of a real cluster, watched: pages that come and go, consumers that are slow, two at once."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Simulated runs on disk: one whose workers come and go, and one of another strategy."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

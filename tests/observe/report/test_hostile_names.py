@@ -1,7 +1,5 @@
 """Names that are code are text in a real browser, in a report and in the page of the dashboard."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

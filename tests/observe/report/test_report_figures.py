@@ -1,7 +1,5 @@
 """What the charts show is what the histories say."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

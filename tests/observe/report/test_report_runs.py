@@ -1,7 +1,5 @@
 """Directories of runs that are under way, broken off, cut or damaged are read all the same."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

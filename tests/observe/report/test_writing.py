@@ -1,7 +1,5 @@
 """Reports of runs in every state: one page that needs nothing else."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
