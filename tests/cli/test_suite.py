@@ -122,8 +122,3 @@ def test_a_wrong_suite_is_one_line_with_its_place(tmp_path, text, problem):
         cells_of(tmp_path, text)
     assert problem in caught.value.message
     assert "mine.toml" in caught.value.message or "dataset card" in caught.value.message
-
-
-def test_an_unknown_suite_is_refused_with_the_nearest(tmp_path):
-    with pytest.raises(ConfigError, match="smoek: no such suite, did you mean 'smoke'"):
-        load_suite("smoek")

@@ -65,14 +65,6 @@ def test_evaluate_agrees_with_the_history_and_with_a_count_of_what_predict_wrote
     assert metrics["P@1"] == hits / 200
 
 
-def test_a_directory_that_holds_a_run_is_refused(trained, capsys):
-    before = history(trained)
-    files = ["--train", str(trained / "train.txt"), "--out", str(trained / "run")]
-    assert main(["train", "adaptive-sgd", *files, "--workers", "1"]) == 2
-    assert "holds a run already" in capsys.readouterr().err
-    assert history(trained) == before
-
-
 def test_a_real_run_is_reported_and_compared(trained, tmp_path, capsys):
     run, rows = str(trained / "run"), history(trained)
     assert main(["report", run, "--out", str(tmp_path)]) == 0

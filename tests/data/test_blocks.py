@@ -1,7 +1,6 @@
 """Blocks cover every line once; what cannot be read is refused with its path."""
 
 import gzip
-import pickle
 import threading
 from pathlib import Path
 
@@ -92,13 +91,6 @@ def test_globs_expand_in_order_and_paths_become_absolute(tmp_path, monkeypatch) 
     assert [block.path for block in plan_files(["d[1].txt"], 99)] == [str(tmp_path / "d[1].txt")]
     fsspec.filesystem("memory").pipe("/glob/x.txt", b"0 1:1\n")
     assert [b.path for b in plan_files(["memory://glob/*.txt"], 99)] == ["memory:///glob/x.txt"]
-
-
-def test_a_block_can_be_pickled(tmp_path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"0 1:1\n")
-    [block] = plan_files([str(tmp_path / "a.txt")], 99)
-    assert pickle.loads(pickle.dumps(block)) == block
-    assert text_of(block) == b"0 1:1\n"
 
 
 @pytest.mark.parametrize(

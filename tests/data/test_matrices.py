@@ -7,14 +7,13 @@ from hypothesis.extra.numpy import arrays
 
 from daskxml.core.arrays import Csr, Partition
 from daskxml.core.errors import InputError
-from daskxml.data.rows import BLOCK_ROWS, feature_blocks, label_csr
+from daskxml.data.rows import BLOCK_ROWS, feature_blocks, label_csr, to_scipy
 
 FORMATS = ["csr", "csc", "coo", "lil", "dok", "bsr", "dia"]
 
 
 def dense_of(csr: Csr) -> np.ndarray:
-    data = np.ones(csr.nonzeros) if csr.data is None else csr.data
-    return sp.csr_matrix((data, csr.indices, csr.indptr), (csr.rows, csr.columns)).toarray()
+    return to_scipy(csr).toarray()
 
 
 @settings(max_examples=50, deadline=None)

@@ -156,12 +156,6 @@ def test_the_base_is_one_only_without_an_id_zero() -> None:
     assert [detect_feature_base(least) for least in (0, 1, 7, None)] == [0, 1, 1, 0]
 
 
-def test_nothing_parses_to_no_rows() -> None:
-    parsed = parse_bytes(b"")
-    assert parsed.partition.rows == 0
-    assert parsed.partition.features.columns == 0
-
-
 ROWS = b"".join(b"%d,%d %d:0.%d\n" % (i % 7, i % 5, i % 50, i) for i in range(400))
 
 

@@ -6,23 +6,18 @@ import io
 
 import numpy as np
 import pytest
-import scipy.sparse
 from sklearn.datasets import load_svmlight_file
 
 from daskxml.core.errors import ConfigError, ModelError
+from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml, zipf_mandelbrot
 
 SMALL = SyntheticSpec(rows=300, test_rows=60, features=120, labels=25, seed=3)
 
 
-def matrix(csr):
-    data = np.ones(csr.nonzeros, np.float32) if csr.data is None else csr.data
-    return scipy.sparse.csr_matrix((data, csr.indices, csr.indptr), (csr.rows, csr.columns))
-
-
 def equal(left, right):
     return all(
-        (matrix(getattr(left, name)) != matrix(getattr(right, name))).nnz == 0
+        (to_scipy(getattr(left, name)) != to_scipy(getattr(right, name))).nnz == 0
         for name in ("features", "labels")
     )
 
@@ -62,8 +57,8 @@ def test_text_holds_exactly_the_generated_values(tmp_path, name):
             file, n_features=120, multilabel=True, dtype=np.float32, zero_based=True
         )
     _, test = generate(SMALL)
-    assert (matrix(test.features) != X).nnz == 0
-    labels = matrix(test.labels)
+    assert (to_scipy(test.features) != X).nnz == 0
+    labels = to_scipy(test.labels)
     assert [tuple(map(int, row)) for row in Y] == [tuple(labels[i].indices) for i in range(60)]
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
 
@@ -71,7 +66,7 @@ def test_text_holds_exactly_the_generated_values(tmp_path, name):
 def test_rows_without_end_are_drawn_block_by_block():
     whole, _ = generate(dataclasses.replace(SMALL, rows=5000))
     start, _ = generate(dataclasses.replace(SMALL, rows=4096))
-    assert (matrix(whole.features)[:4096] != matrix(start.features)).nnz == 0
+    assert (to_scipy(whole.features)[:4096] != to_scipy(start.features)).nnz == 0
 
 
 def test_frequencies_follow_the_law():
@@ -85,11 +80,11 @@ def test_frequencies_follow_the_law():
 
 def test_labels_can_be_learnt_from_the_features():
     train, test = generate(SyntheticSpec(rows=4000, test_rows=500, features=800, labels=100))
-    X, Y = matrix(train.features), matrix(train.labels)
+    X, Y = to_scipy(train.features), to_scipy(train.labels)
     centroids = (Y.T @ X).toarray()
     centroids /= np.linalg.norm(centroids, axis=1, keepdims=True) + 1e-9
-    truth = matrix(test.labels).toarray()
-    best = (matrix(test.features) @ centroids.T).argmax(axis=1)
+    truth = to_scipy(test.labels).toarray()
+    best = (to_scipy(test.features) @ centroids.T).argmax(axis=1)
     head = np.asarray(Y.mean(axis=0)).max()
     assert truth[np.arange(500), best].mean() > max(0.5, 2 * head)
 

@@ -85,17 +85,12 @@ def test_a_run_ends_with_its_epochs_though_workers_come_and_go(data):
 def test_the_best_model_is_the_result(data, train, strategy):
     overrides = {"training.keep_best": True, "strategy.name": strategy}
     best = check_best(run := train(data, overrides))
+    assert best < 12 or strategy != "elastic", "the metric goes up and down"
     # The same run that ends there has the same model.
     stopped = train(data, {"strategy.name": strategy, "training.megabatches": best})
     for name, array in stopped.model.parameters.items():
         np.testing.assert_array_equal(run.model.parameters[name], array)
     assert "best_megabatch" not in stopped.model.header.training
-
-
-def test_the_metric_goes_up_and_down(data):
-    """Without that, the tests here would say nothing."""
-    assert check_best(simulate(data, {"training.keep_best": True})) < 12
-    assert check_best(here(data, {"training.keep_best": True})) < 12
 
 
 def test_the_best_model_survives_losses_arrivals_and_restarts(data, tmp_path):

@@ -6,7 +6,6 @@ import signal
 import numpy as np
 import pytest
 
-import daskxml
 from daskxml.api.in_process import simulate
 from daskxml.api.run import resolve_run
 from daskxml.core.errors import ClusterError, ConfigError, ModelError
@@ -204,15 +203,6 @@ def test_rows_are_read_once_for_several_runs(data, values, costs):
     rows = read_rows(config, 2)
     with_rows = simulate(config, [1, 0.5], train=rows, **costs)
     assert np.array_equal(flat(with_rows), flat(simulate(config, [1, 0.5], **costs)))
-
-
-def test_matrices_are_rows(values, costs):
-    rng = np.random.default_rng(0)
-    X, Y = rng.random((64, 8), dtype=np.float32), np.eye(64, 5)
-    Y[:, 0] = 1
-    values["training"] = {"epochs": 2}
-    run = simulate(values, [1], train=daskxml.Matrices(X, Y), **costs)
-    assert run.model.spec.features == 8
 
 
 def test_what_makes_no_sense_is_refused(data, values):

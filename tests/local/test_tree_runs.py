@@ -108,15 +108,6 @@ def test_settings_that_do_not_go_together(overrides: list[str], problem: str) ->
     assert "\n" not in str(caught.value)
 
 
-def test_a_damaged_model_is_refused(alone: daskxml.Run, tmp_path: Path) -> None:
-    alone.model.save(tmp_path / "model")
-    path = tmp_path / "model" / "model.safetensors"
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DaskxmlError, match="damaged"):
-        daskxml.load(tmp_path / "model")
-
-
 def test_a_callback_ends_a_run_with_the_tree_that_it_was_told_of(
     data: Data, alone: daskxml.Run
 ) -> None:

@@ -13,7 +13,7 @@ from sklearn.isotonic import IsotonicRegression
 import daskxml
 from daskxml.cli import main
 from daskxml.core.errors import ConfigError, InputError, ModelError
-from daskxml.data.rows import to_scipy
+from daskxml.data.rows import label_csr, to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
 from daskxml.metrics.decisions import calibration_error, f1_scores, find_hits
 from daskxml.models.decisions import (
@@ -138,7 +138,7 @@ def test_probabilities_hold_better_and_choices_are_better_on_other_rows(models, 
     made = model.header.decisions
     assert made.measured["calibration_error"] < made.measured["calibration_error_before"]
     assert made.measured["macro-F1"] > made.measured["macro-F1_before"]
-    truth = to_csr(other_Y)
+    truth = label_csr(other_Y, *other_Y.shape)
     errors, f1 = {}, {}
     for name, each in (("plain", plain), ("calibrated", model)):
         ids, scores = each.predict_top_k(other_X, made.k)
@@ -150,12 +150,6 @@ def test_probabilities_hold_better_and_choices_are_better_on_other_rows(models, 
     micro = plain.calibrate(X, Y, f1="micro")
     assert micro.header.decisions.labels == ()
     assert f1_scores(micro.choose(other_X)[0], truth)["micro-F1"] > f1["plain"]["micro-F1"]
-
-
-def to_csr(Y):
-    from daskxml.data.rows import label_csr
-
-    return label_csr(Y, *Y.shape)
 
 
 @pytest.mark.parametrize("kind", KINDS)

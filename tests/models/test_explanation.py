@@ -7,7 +7,6 @@ import pytest
 import scipy.sparse as sp
 
 import daskxml
-from daskxml import XMLClassifier
 from daskxml.api.in_process import train_here
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
@@ -104,14 +103,3 @@ def test_features_without_weights_and_rows_without_features(parts):
         assert (ids.size, added.size) == (0, 0)
     added, _ = path_contributions([Step(0.5, np.array([1]), np.ones(1))], np.array([0]), np.ones(1))
     assert added.tolist() == [0.0]
-
-
-def test_an_estimator_of_trees_explains(rows):
-    X, Y = rows[0]
-    classifier = XMLClassifier("tree").fit(X, Y)
-    label = int(Y[0].indices[0])
-    (explained,) = classifier.explain(X[0], label, top_k=3)
-    assert len(explained) == 3
-    assert abs(explained[0][1]) >= abs(explained[2][1])
-    with pytest.raises(daskxml.InputError, match="is none of the 24"):
-        classifier.explain(X[0], 99)

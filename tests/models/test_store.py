@@ -109,20 +109,6 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGE)
-def test_what_is_noticed_without_reading_the_arrays(directory: Path, name: str) -> None:
-    damage, message = DAMAGE[name]
-    damage(directory)
-    if name == "flipped bit":  # of an array
-        read_model(directory, verify=False)
-    elif name == "flipped header":  # of the arrays' names and places
-        with pytest.raises(ModelError, match="damaged"):
-            read_model(directory, verify=False)
-    else:
-        with pytest.raises(ModelError, match=message):
-            read_model(directory, verify=False)
-
-
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
@@ -161,9 +147,15 @@ def test_every_flipped_bit_of_the_description_is_noticed(directory: Path) -> Non
         path.write_bytes(whole)
 
 
-@pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE)
-def test_damage_is_told_in_one_line(directory: Path, damage, message: str) -> None:
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_told_in_one_line(directory: Path, name: str) -> None:
+    damage, message = DAMAGE[name]
     damage(directory)
+    if name == "flipped bit":  # which is not noticed without reading the arrays
+        read_model(directory, verify=False)
+    else:  # of a header that is flipped the names and places of arrays are wrong
+        with pytest.raises(ModelError, match="damaged" if name == "flipped header" else message):
+            read_model(directory, verify=False)
     with pytest.raises(ModelError, match=message) as caught:
         read_model(directory)
     assert str(directory) in str(caught.value)

@@ -1,4 +1,3 @@
-import pickle
 import subprocess
 import sys
 import tracemalloc
@@ -142,14 +141,6 @@ def test_a_prediction_is_a_canonical_matrix_of_the_same_scores() -> None:
     np.testing.assert_array_equal(again, scores)
 
 
-def test_more_labels_than_there_are() -> None:
-    model, X = model_of(), rows_of(3)
-    ids, scores = model.predict_top_k(X, LABELS + 2)
-    assert (ids[:, LABELS:] == -1).all()
-    assert np.isneginf(scores[:, LABELS:]).all()
-    assert model.predict(X, top_k=LABELS + 2).nnz == 3 * LABELS
-
-
 def test_no_rows_and_empty_rows() -> None:
     model = model_of()
     assert model.predict(np.zeros((0, FEATURES))).shape == (0, LABELS)
@@ -233,12 +224,6 @@ def test_a_saved_model_predicts_the_same(tmp_path: Path) -> None:
         loaded.save(tmp_path / "model")
     loaded.save(tmp_path / "model", overwrite=True)  # over the file that it is mapped from
     assert (Model.load(tmp_path / "model").predict(X, 1) != model.predict(X, 1)).nnz == 0
-
-
-def test_a_pickled_model_predicts_the_same(tmp_path: Path) -> None:
-    model, X = model_of(), rows_of(10)
-    expected = model.predict(X)
-    assert (pickle.loads(pickle.dumps(model)).predict(X) != expected).nnz == 0
 
 
 def test_it_says_what_it_is() -> None:

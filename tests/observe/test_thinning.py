@@ -1,9 +1,6 @@
 """A thinned series against what it should be: the multiples of a stride, and the newest point."""
 
-import itertools
-
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,12 +55,3 @@ def test_points_that_are_undone_stay_away(steps: list[int], bound: int) -> None:
         assert len(found) <= bound + 1
         if step > 0:
             assert found[-1] == done
-
-
-@pytest.mark.parametrize("count", [10**5])
-def test_it_stays_small(count: int) -> None:
-    series = thinned(300, range(1, count + 1))
-    found = [each.megabatch for each in series]
-    assert 150 <= len(found) <= 301
-    assert found[-1] == count
-    assert {b - a for a, b in itertools.pairwise(found[:-1])} == {series.stride}
