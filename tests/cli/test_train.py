@@ -1,15 +1,21 @@
 """train, evaluate, predict and resume as a user types them, on a local cluster of one worker."""
 
+import io
 import json
 
 import numpy as np
 import pytest
 import scipy.sparse
+from rich.console import Console
 
 import daskxml
+from daskxml.api.runs import RunHandle, find_run
 from daskxml.cli import main
+from daskxml.cli.train import runs_table
 from daskxml.cluster import connection
+from daskxml.cluster.event_log import RunRecord
 from daskxml.config import load_run_config
+from daskxml.core.errors import ClusterError
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
 
 ROWS = SyntheticSpec(rows=1500, test_rows=200, features=200, labels=30, seed=9)
@@ -169,3 +175,52 @@ def test_documents_are_inspected(tags, capsys):
     assert [shown[name] for name in ("rows", "features", "labels")] == [
         "80", "4 (4 seen)", "4 (4 seen)"
     ]  # fmt: skip
+
+
+# ---------------------------------------------------- the runs of a scheduler
+
+
+def lines_of_table(record: RunRecord) -> list[str]:
+    text = io.StringIO()
+    Console(file=text, width=80).print(runs_table([record]))
+    return text.getvalue().splitlines()
+
+
+def test_a_table_of_runs_cuts_nothing_off_on_a_small_terminal() -> None:
+    record = RunRecord(
+        run="95a30726", name="adaptive-sgd", strategy="adaptive-sgd", state="ended by megabatches",
+        is_over=True, is_detached=False, begun_at_s=0.0, megabatches=12_345,
+        metrics={"P@1": 0.61234}, out="/shared/experiments/of-this-month/first",
+    )  # fmt: skip
+    lines = lines_of_table(record)
+    assert lines[2].startswith("95a30726  adaptive")
+    assert "12,345  0.6123" in lines[2]
+    start = lines[1].index("directory")
+    assert "".join(line[start:].strip() for line in lines[2:]) == record.out
+
+
+def test_why_a_run_failed_does_not_make_the_table_long() -> None:
+    record = RunRecord(
+        run="95a30726", name="", strategy="elastic", state=f"failed: {'the data are bad ' * 9}",
+        is_over=True, is_detached=True, begun_at_s=0.0,
+    )  # fmt: skip
+    (line,) = lines_of_table(record)[2:]
+    assert line.split()[:3] == ["95a30726", "elastic", "failed"]
+
+
+def test_a_run_is_found_by_its_name_its_directory_and_the_name_of_that(tmp_path, monkeypatch):
+    places = {"a1": ("first", tmp_path / "runs/first"), "b2": ("", tmp_path / "runs/second"),
+              "c3": ("first", tmp_path / "other/third"), "d4": ("", "")}  # fmt: skip
+    handles = [
+        RunHandle(run=run, name=name, out=str(out), strategy="elastic", state="", is_over=False,
+                  is_detached=True, begun_at_s=0.0)
+        for run, (name, out) in places.items()
+    ]  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    for given, run in (("b2", "b2"), ("runs/first", "a1"), (f"{tmp_path}/runs/second", "b2"),
+                       ("second", "b2"), ("third", "c3")):  # fmt: skip
+        assert find_run(given, handles).run == run
+    with pytest.raises(ClusterError, match="first: several runs have this name; take one of: a1"):
+        find_run("first", handles)
+    with pytest.raises(ClusterError, match="fourth: no such run on this scheduler"):
+        find_run("fourth", handles)

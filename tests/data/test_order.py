@@ -84,12 +84,6 @@ def test_small_orders_are_all_reached_about_equally() -> None:
     assert counts.max() < 2 * 200
 
 
-def test_neighbours_are_torn_apart() -> None:
-    positions = shuffled_positions(10_000, 5)
-    assert np.mean(np.abs(np.diff(positions)) < 100) < 0.03  # two in a hundred by chance
-    assert abs(np.corrcoef(np.arange(10_000), positions)[0, 1]) < 0.05
-
-
 def test_keys_and_their_parts_matter() -> None:
     keys = [derive_key(), *(derive_key(a, b) for a in range(-3, 4) for b in range(-3, 4))]
     assert len(set(keys)) == 50

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from daskxml.core.arrays import Csr
 from daskxml.core.errors import ConfigError, InputError
@@ -55,35 +56,11 @@ def test_the_naive_twin_agrees_with_the_hand() -> None:
     assert naive == pytest.approx({key: EXPECTED[key] for key in naive}, abs=1e-15)
 
 
-def test_a_tie_is_decided_for_the_lowest_id() -> None:
-    ids, _ = top_k_dense(np.array([[0.5, 0.5, 0.1]]), 1)
-    assert metric_sums(ids, labels_of([[0]], 3), np.ones(3), (1,)).hits == (1,)
-    assert metric_sums(ids, labels_of([[1]], 3), np.ones(3), (1,)).hits == (0,)
-
-
-def test_k_larger_than_the_number_of_labels() -> None:
-    ids, _ = top_k_dense(np.array([[0.2, 0.9]]), 5)  # 1, 0, -1, -1, -1
-    result = metric_sums(ids, labels_of([[0, 1]], 2), np.ones(2), (1, 5)).result()
-    assert result["P@5"] == 2 / 5
-    assert result["nDCG@5"] == pytest.approx(1.0, abs=1e-12)
-    assert result["recall@5"] == pytest.approx(1.0, abs=1e-12)
-
-
 def test_rows_without_labels_only_give_zeros() -> None:
     result = metric_sums(IDS, labels_of([[], [], []], 4), WEIGHTS, (1, 3)).result()
     counts = (result.pop("rows"), result.pop("rows_without_labels"))
     assert counts == (3, 3)
     assert set(result.values()) == {0.0}
-
-
-def test_a_row_without_predictions_misses() -> None:
-    nothing = np.full((3, 3), -1, dtype=np.int32)
-    assert metric_sums(nothing, TRUTH, WEIGHTS, (3,)).hits == (0,)
-
-
-def test_no_rows() -> None:
-    sums = metric_sums(np.zeros((0, 5), np.int32), labels_of([], 4), WEIGHTS)
-    assert sums == MetricSums.zero((1, 3, 5))
 
 
 @st.composite
@@ -181,3 +158,56 @@ def test_napkinxc_finds_the_same() -> None:
     for name, values in theirs.items():
         ours = [result[f"{name}@{at}"] for at in range(1, k + 1)]
         np.testing.assert_allclose(ours, values, atol=1e-11, err_msg=name)
+
+
+def test_the_formula_worked_out_by_hand() -> None:
+    # N = e**3 (20.0855 rows, so take 20): C = (log 20 - 1) * 4**0.5 with a = 0.5, b = 3.
+    # n = 1: 1 + C / sqrt(4) = 1 + (log 20 - 1) = log 20.
+    # n = 6: 1 + C / sqrt(9) = 1 + (log 20 - 1) * 2 / 3.
+    found = propensities(np.array([1, 6]), rows=20, a=0.5, b=3.0)
+    expected = [math.log(20), 1 + (math.log(20) - 1) * 2 / 3]
+    np.testing.assert_allclose(found, expected, rtol=1e-15)
+    assert found.dtype == np.float64
+
+
+def test_a_rare_label_counts_more_and_none_less_than_one() -> None:
+    found = propensities(np.array([0, 1, 10, 100, 1000]), rows=1000)
+    assert (np.diff(found) < 0).all()
+    assert (found > 1).all()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_with_less_than_e_rows_every_label_counts_one(rows: int) -> None:
+    np.testing.assert_array_equal(propensities(np.array([0, 1, 2]), rows), np.ones(3))
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.0, 1.0), (0.5, -1.0), (math.nan, 1.0), (0.5, math.inf)])
+def test_constants_that_are_not_positive_are_refused(a: float, b: float) -> None:
+    with pytest.raises(ConfigError, match=r"propensity_[ab] = .*positive"):
+        propensities(np.array([1]), 10, a, b)
+
+
+def test_ties_go_to_the_lowest_id_and_missing_places_are_marked() -> None:
+    scores = np.array([[1.0, 3.0, 3.0, 2.0], [0.0, 0.0, -0.0, 0.0]])
+    ids, best = top_k_dense(scores, 3)
+    np.testing.assert_array_equal(ids, [[1, 2, 3], [0, 1, 2]])
+    np.testing.assert_array_equal(best, [[3, 3, 2], [0, 0, 0]])
+    ids, best = top_k_dense(scores[:, :1], 2)
+    np.testing.assert_array_equal(ids, [[0, -1], [0, -1]])
+    np.testing.assert_array_equal(best[:, 1], [-np.inf, -np.inf])
+    assert ids.dtype == np.int32
+    assert best.dtype == np.float32
+
+
+@settings(max_examples=50, deadline=None)
+@given(arrays(np.float32, (3, 6), elements=st.sampled_from([0.0, 0.5, 1.0])), st.integers(1, 8))
+def test_it_is_a_sort_by_score_and_then_id(scores: np.ndarray, k: int) -> None:
+    ids, _ = top_k_dense(scores, k)
+    for row, found in zip(scores, ids, strict=True):
+        expected = sorted(range(6), key=lambda label: (-row[label], label))[:k]
+        assert found.tolist() == expected + [-1] * (k - len(expected))
+
+
+def test_k_below_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match="k = 0"):
+        top_k_dense(np.zeros((1, 2)), 0)

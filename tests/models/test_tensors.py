@@ -93,18 +93,14 @@ def test_every_flipped_bit_is_noticed(written: Path) -> None:
     assert harmless < 0.1 * len(whole)
 
 
-def test_every_truncation_is_noticed(written: Path) -> None:
+def test_every_truncation_and_more_behind_the_end_are_noticed(written: Path) -> None:
     whole = written.read_bytes()
-    for length in range(len(whole)):
-        written.write_bytes(whole[:length])
+    for length in range(len(whole) + 2):
+        if length == len(whole):
+            continue
+        written.write_bytes((whole + b"x")[:length])
         with pytest.raises(ModelError, match=r"state.safetensors: damaged or cut off"):
             read_tensors(written)
-
-
-def test_more_behind_the_end_is_noticed(written: Path) -> None:
-    written.write_bytes(written.read_bytes() + b"x")
-    with pytest.raises(ModelError, match="damaged"):
-        read_tensors(written)
 
 
 def test_a_header_of_a_foreign_dtype_is_refused(tmp_path: Path) -> None:

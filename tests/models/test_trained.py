@@ -166,13 +166,6 @@ def test_many_rows_are_many_blocks_of_the_same() -> None:
         np.testing.assert_allclose(scores[start : start + 100], first, rtol=1e-5)
 
 
-def test_the_users_rows_are_left_as_they_are() -> None:
-    X = rows_of(10)
-    before = X.copy()
-    model_of(normalize="l2").predict(X)
-    assert (before != X).nnz == 0
-
-
 @pytest.mark.parametrize(("loss", "scale"), [("softmax", 300.0), ("sigmoid", 30.0)])
 def test_scores_tell_the_order_where_probabilities_round_to_equals(loss: str, scale: float) -> None:
     model, X = model_of(3, loss=loss, scale=scale), rows_of(50)

@@ -67,17 +67,6 @@ def test_every_start_of_a_run_is_recorded(tmp_path):
     assert [start["daskxml"] for start in read_starts(out)] == [daskxml.__version__] * 2
 
 
-def test_a_run_that_failed_at_the_start_leaves_no_record(tmp_path):
-    def begin(place):
-        place.begin(CONFIG)
-        raise ZeroDivisionError
-
-    place = RunDir.open(tmp_path / "run", None)
-    with pytest.raises(ZeroDivisionError), place:
-        begin(place)
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize("text", ["", "{", "{}", "[1]", '"x"'])
 def test_a_damaged_record_is_none(tmp_path, text):
     (tmp_path / "environment.json").write_text(text)

@@ -47,10 +47,6 @@ def test_only_what_must_move_moves():
     assert sorted(joined.values()) == ["a", "a", "b", "b", "d", "d"]
 
 
-def test_a_worker_that_joins_an_overfull_one_gets_its_share():
-    assert assign_shards([10, 10], {"a": 1.0, "b": 1.0}, {0: "a", 1: "a"}) == {0: "b", 1: "a"}
-
-
 def test_without_workers_there_are_no_owners():
     assert assign_shards([10, 10], {}) == {}
 

@@ -38,7 +38,9 @@ def test_a_run_and_its_history():
     backend = executor(megabatches=7)
     assert backend.run() == "megabatches"
     history = backend.session.history
-    backend.check_history()
+    every = backend.check_history()  # 448 rows, two epochs and a bit, one after the other
+    first = rows_of([(0, 0, 0, 200), (1, 0, 0, 200)])
+    assert sorted(row for row in every if row[0] < 2) == sorted(first)
     assert [row["megabatch"] for row in history] == list(range(1, 8))
     assert [row["rows"] for row in history] == [MEGABATCH_ROWS * i for i in range(1, 8)]
     assert [row["epoch"] for row in history] == [MEGABATCH_ROWS * i / 200 for i in range(1, 8)]
@@ -64,31 +66,21 @@ def test_a_run_and_its_history():
     assert merges[0].weights == {n: w["weight"] for n, w in history[0]["workers"].items()}
 
 
-def test_the_rows_of_an_epoch_are_done_before_the_next_begins():
-    backend = executor(megabatches=7)  # 448 rows, two epochs and a bit
-    backend.run()
-    every = backend.check_history()
-    assert sorted(row for row in every if row[0] < 2) == sorted(
-        rows_of([(0, 0, 0, 200), (1, 0, 0, 200)])
+@pytest.mark.parametrize(
+    ("every", "can_checkpoint", "expected"),
+    [(2, True, [2, 4, 6, 8]), (0, True, [8]), (1, False, [])],
+)
+def test_every_how_many_megabatches_evaluations_and_checkpoints_come(
+    every, can_checkpoint, expected
+):
+    backend = executor(
+        megabatches=8, evaluate_every=3, checkpoint_every=every, can_checkpoint=can_checkpoint
     )
-
-
-def test_every_how_many_megabatches_evaluations_and_checkpoints_come():
-    backend = executor(megabatches=8, evaluate_every=3, checkpoint_every=2, can_checkpoint=True)
     backend.run()
     evaluated = [row["megabatch"] for row in backend.session.history if row["metrics"]]
     assert evaluated == [3, 6, 8]  # the last one always
     written = kinds(backend.log, WriteCheckpoint)
-    assert [command.megabatch for command in written] == [2, 4, 6, 8]
-
-
-def test_checkpoints_only_at_the_end_or_nowhere():
-    backend = executor(megabatches=3, checkpoint_every=0, can_checkpoint=True)
-    backend.run()
-    assert [command.megabatch for command in kinds(backend.log, WriteCheckpoint)] == [3]
-    backend = executor(megabatches=3, checkpoint_every=1)
-    backend.run()
-    assert kinds(backend.log, WriteCheckpoint) == []
+    assert [command.megabatch for command in written] == expected
 
 
 def test_no_test_rows_no_evaluation():

@@ -1,7 +1,9 @@
 """scikit-learn's own checks, and what scikit-learn does with an estimator."""
 
 import pickle
+import runpy
 import sys
+from pathlib import Path
 
 import joblib
 import numpy as np
@@ -301,3 +303,17 @@ def test_the_estimator_is_listed_and_says_what_it_needs(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'daskxml\[sklearn\]'"):
         _ = daskxml.XMLClassifier
+
+
+EXAMPLES = Path(__file__).parents[3] / "docs/examples"
+
+
+@pytest.mark.slow
+def test_the_search_over_texts_and_names_finds_settings(capsys):
+    search = runpy.run_path(str(EXAMPLES / "search_tags.py"))["main"]()
+    assert search.best_score_ > 0.9
+    assert "P@2" in capsys.readouterr().out
+    (found,) = search.best_estimator_[-1].predict_labels(
+        search.best_estimator_[0].transform(["a yellow bus"]), k=2
+    )
+    assert set(found) == {"vehicle", "yellow"}
