@@ -1,16 +1,15 @@
 """What a user's own Dask client may be, and what it may do during a run."""
 
 import asyncio
-import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
 import daskxml
 from daskxml.api.runs import RunFollower
@@ -19,20 +18,11 @@ from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
 from daskxml.records.checkpoint import write_checkpoint
 from daskxml.records.run_dir import RunDir
-from harness.clusters import PROTOCOL
+from harness.clusters import local_client, local_cluster
 
 Data = dict[str, Path]
 Values = dict[str, Any]
 ENDLESS = {"training.megabatches": 1_000_000}
-
-
-@contextlib.contextmanager
-def cluster_of(folder: Path, workers: int) -> Iterator[LocalCluster]:
-    with LocalCluster(
-        protocol=PROTOCOL, n_workers=workers, threads_per_worker=1, dashboard_address=":0",
-        local_directory=folder, silence_logs=50,
-    ) as made:  # fmt: skip
-        yield made
 
 
 def once(megabatch: int, act: Callable[[], object]) -> Callable[[Any], None]:
@@ -69,7 +59,7 @@ def test_rows_in_memory_outlive_the_workers_that_hold_them(client: Client, value
 def test_a_client_that_is_closed_and_workers_that_are_restarted(
     data: Data, values: Values, tmp_path: Path
 ) -> None:
-    with cluster_of(tmp_path / "dask", 1) as cluster, Client(cluster) as other:
+    with local_cluster(1, tmp_path / "dask") as cluster, Client(cluster) as other:
 
         def train(client: Client, **options: Any) -> daskxml.Run:
             return daskxml.train(values, client=client, train=data["train"], **options)
@@ -94,8 +84,8 @@ def test_a_client_that_is_closed_and_workers_that_are_restarted(
 def test_a_cluster_that_scales_with_its_tasks_starts_a_worker(
     data: Data, values: Values, tmp_path: Path
 ) -> None:
-    with cluster_of(tmp_path / "dask", 0) as cluster, Client(cluster) as client:
-        cluster.adapt(minimum=0, maximum=1, interval="100ms")
+    with local_client(0, tmp_path / "dask") as client:
+        client.cluster.adapt(minimum=0, maximum=1, interval="100ms")
         run = daskxml.train(values, client=client, train=data["train"])
     assert len(run.history) == 8
 

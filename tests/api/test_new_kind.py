@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
 import daskxml
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
+from harness.clusters import local_client
 from harness.popular import registered
 from harness.records import check_trees
 
@@ -30,11 +31,7 @@ def parts() -> list[Any]:
 
 @pytest.fixture(scope="module")
 def two_workers() -> Iterator[Client]:
-    given = {"threads_per_worker": 1, "dashboard_address": ":0"}
-    with (
-        LocalCluster(n_workers=2, processes=False, **given) as cluster,
-        Client(cluster) as client,
-    ):
+    with local_client(2, processes=False) as client:
         yield client
 
 

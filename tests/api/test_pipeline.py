@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
-from distributed import Client, LocalCluster
+from distributed import Client
 
 import daskxml
 from daskxml.api.pipeline import Pipeline
+from harness.clusters import local_client
 
 
 def halve(X: Any, Y: Any, factor: float = 0.5) -> tuple[Any, Any]:
@@ -90,11 +91,7 @@ def build(pipe: Pipeline, data: dict[str, Path], short: dict[str, Any]) -> dict[
 def test_another_client_may_be_the_current_one(
     client: Client, data: dict[str, Path], short: dict[str, Any]
 ) -> None:
-    with (
-        LocalCluster(1, processes=False, dashboard_address=":0") as cluster,
-        Client(cluster) as other,
-        other.as_current(),
-    ):
+    with local_client(1, processes=False) as other, other.as_current():
         run = daskxml.train(short, client=client, **data)
         with Pipeline(client=client) as pipe:
             assert pipe.read(data["train"]).made()

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from distributed import LocalCluster
 
 from daskxml.core.hardware import find_gpus
 from daskxml.transport.ucx import has_ucx
 from harness.bad_files import DAMAGED, FILES
+from harness.clusters import local_cluster
 from harness.commands import Done, run_all
 
 NUMBERS = itertools.count()
@@ -168,10 +168,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     (folder / "folder").mkdir()
     for name, data in FILES.items():
         (folder / name).write_bytes(data)
-    with LocalCluster(
-        n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs=50,
-        local_directory=tmp_path_factory.mktemp("dask"),
-    ) as cluster:  # fmt: skip
+    with local_cluster(1, tmp_path_factory.mktemp("dask")) as cluster:
         made = World(folder, cluster.scheduler_address)
         done = made.do({"good": train("good.txt", out="run")})["good"]
         assert done.returncode == 0, done.stderr

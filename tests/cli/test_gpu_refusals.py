@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from distributed import Client, LocalCluster
 
 import daskxml
 from daskxml.cli import main
+from harness.clusters import local_client
 from harness.small_data import data as data
 
 TABLE = "0, GPU-5c, NVIDIA A100-SXM4-40GB, 40960, 470.82.01"
@@ -78,17 +78,16 @@ def test_two_workers_on_one_slice(
     there = stand_in(tmp_path, LISTING.replace("\n", "\\n"), 12040)
     options = ("--nworkers", "2", "--nthreads", "1", "--no-dashboard", "--name", "gpu")
     with (
-        LocalCluster(n_workers=0, dashboard_address=":0", silence_logs=50) as cluster,
+        local_client(0) as client,
         (tmp_path / "log").open("w") as log,
-        Client(cluster) as client,
     ):
         process = subprocess.Popen(
-            [sys.executable, "-m", "dask", "worker", cluster.scheduler_address, *options],
+            [sys.executable, "-m", "dask", "worker", client.scheduler.address, *options],
             env=there, cwd=tmp_path, stdout=log, stderr=log,
         )  # fmt: skip
         try:
             client.wait_for_workers(2, timeout=60)
-            run = ("--out", str(tmp_path / "run"), "--scheduler", cluster.scheduler_address)
+            run = ("--out", str(tmp_path / "run"), "--scheduler", client.scheduler.address)
             assert main(["train", "adaptive-sgd", "--train", str(data["train"]), *run]) == 2
         finally:
             process.terminate()

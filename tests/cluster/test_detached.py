@@ -24,7 +24,7 @@ from daskxml.core.errors import ClusterError, ModelError
 from daskxml.core.files import LOCK_FILE, is_locked
 from daskxml.records.environment import read_starts
 from daskxml.records.run_dir import RunDir
-from harness.clusters import PROTOCOL
+from harness.clusters import local_client, local_cluster
 from harness.ledger_check import check_ledger
 from harness.records import history
 
@@ -36,10 +36,7 @@ LONG = {"training.megabatches": 1_000_000}
 @pytest.fixture(scope="module")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Two worker processes for all tests of this module, started again when they die."""
-    with LocalCluster(
-        protocol=PROTOCOL, n_workers=2, threads_per_worker=1, dashboard_address=":0",
-        local_directory=tmp_path_factory.mktemp("dask"), silence_logs=50,
-    ) as made:  # fmt: skip
+    with local_cluster(2, tmp_path_factory.mktemp("dask")) as made:
         yield made
 
 
@@ -265,10 +262,7 @@ def test_a_run_that_somebody_follows_is_stopped_by_somebody_else(
 
 
 def test_a_run_that_waits_for_workers_is_stopped(values: Values) -> None:
-    with (
-        LocalCluster(protocol=PROTOCOL, n_workers=0, dashboard_address=":0") as empty,
-        Client(empty) as client,
-    ):
+    with local_client(0) as client:
         assert daskxml.runs(client) == []
         config, run = load_run_config(values).to_toml(), "waiting"
         where = {"run_dir": None, "checkpoint": None, "is_detached": True}

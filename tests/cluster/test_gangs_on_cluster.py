@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, Worker
+from distributed import Client, Worker
 
 import daskxml
 import harness.replay as replay
 from daskxml.core.errors import TrainingError
 from daskxml.records.checkpoint import checkpoints
 from daskxml.strategies.protocol import Central, LocalSteps, Mirrored
-from harness.clusters import PROTOCOL
+from harness.clusters import local_client
 from harness.every_strategy import ROW_STRATEGIES
 from harness.ledger_check import check_ledger
 
@@ -94,11 +94,7 @@ def test_workers_get_the_bits_of_the_same_programs_in_one_process(
 
 
 def test_workers_of_one_process_exchange_messages(data: Data, values: Values) -> None:
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=False,
-                     dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):  # fmt: skip
+    with local_client(2, processes=False) as client:
         runs = [
             watched(client, data, named(values, strategy))[0]
             for strategy in ("mirrored", "asynchronous")
@@ -184,12 +180,8 @@ def test_a_worker_joins(
     data: Data, values: Values, tmp_path: Path, stop_once_joined: Any, strategy: str
 ) -> None:
     values = named(values, strategy, training={"megabatches": 1_000_000})
-    with (
-        LocalCluster(protocol=PROTOCOL, n_workers=1, threads_per_worker=1, dashboard_address=":0",
-                     local_directory=tmp_path, silence_logs=50) as cluster,
-        Client(cluster) as client,
-    ):  # fmt: skip
-        watch = stop_once_joined(cluster, 1)
+    with local_client(1, tmp_path) as client:
+        watch = stop_once_joined(client.cluster, 1)
         run = daskxml.train(values, client=client, train=data["train"], on_event=watch)
     assert run.reason == "interrupt"
     check_ledger(run.history, 1500)
@@ -202,17 +194,13 @@ def test_who_waits_for_the_next_merge_is_killed(data: Data, values: Values, tmp_
     """The loss is heard between two gangs, not at the end of the mega-batch."""
     values = named(values, "mirrored", training={"megabatches": 1})
     values["strategy"]["megabatch_batches"] = 25_000
-    with (
-        LocalCluster(protocol=PROTOCOL, n_workers=1, threads_per_worker=1, dashboard_address=":0",
-                     local_directory=tmp_path, silence_logs=50) as cluster,
-        Client(cluster) as client,
-    ):  # fmt: skip
+    with local_client(1, tmp_path) as client:
         events: list[Any] = []
         is_interrupted: list[bool] = []
 
         def watch(event: Any) -> None:
             if event["kind"] == "started":
-                cluster.scale(2)
+                client.cluster.scale(2)
             if event["kind"] == "worker" and not any(e["kind"] == "worker" for e in events):
                 workers = client.scheduler_info()["workers"].items()
                 (address,) = (a for a, info in workers if str(info["name"]) == event["worker"])

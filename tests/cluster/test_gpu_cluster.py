@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import pytest
-from distributed import Client, LocalCluster
 
 import daskxml
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
-from harness.clusters import PROTOCOL
+from harness.clusters import local_client
 from harness.cuda_on_host import build, needs_compiler
 
 LABELS, BATCH_ROWS = 200, 16
@@ -30,14 +29,7 @@ worker_info.usable_gpus, worker_info.cuda_problem = lambda: (gpu,), lambda drive
 def client(tmp_path):
     preload = tmp_path / "as_gpus.py"
     preload.write_text(f"BUILT = {build()!r}\n{AS_GPUS}")
-    with (
-        LocalCluster(
-            protocol=PROTOCOL, n_workers=2, threads_per_worker=1, processes=True,
-            dashboard_address=":0", local_directory=tmp_path / "dask", silence_logs=50,
-            preload=[str(preload)],
-        ) as cluster,
-        Client(cluster) as connected,
-    ):  # fmt: skip
+    with local_client(2, tmp_path / "dask", preload=[str(preload)]) as connected:
         yield connected
 
 

@@ -13,13 +13,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
 import daskxml
 from daskxml.cli.main import main
@@ -27,7 +27,7 @@ from daskxml.core.errors import ClusterError
 from daskxml.core.files import LOCK_FILE
 from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.records.checkpoint import checkpoints
-from harness.clusters import PROTOCOL
+from harness.clusters import PROTOCOL, local_client
 from harness.commands import WITHIN_S, Command
 from harness.ledger_check import check_ledger
 from harness.records import history
@@ -252,16 +252,6 @@ def test_a_full_disk(
 # ---------------------------------------------------------------------- workers
 
 
-@contextlib.contextmanager
-def cluster_of(workers: int, folder: Path) -> Iterator[tuple[LocalCluster, Client]]:
-    with (
-        LocalCluster(protocol=PROTOCOL, n_workers=workers, threads_per_worker=1,
-                     dashboard_address=":0", local_directory=folder, silence_logs=50) as cluster,
-        Client(cluster) as client,
-    ):  # fmt: skip
-        yield cluster, client
-
-
 def pids(client: Client) -> list[int]:
     return list(client.run(os.getpid).values())
 
@@ -287,7 +277,7 @@ def test_odd_sizes_with_six_workers(data: Data, values: Values, tmp_path: Path) 
         "batch beyond the data": (data["train"], 1500, {"strategy": {"batch_max": 4000}}),
         "epochs in a mega-batch": (few, 4, {"strategy": {"batch_max": 3, "megabatch_batches": 20}}),
     }
-    with cluster_of(6, tmp_path / "dask") as (_, client):
+    with local_client(6, tmp_path / "dask") as client:
         for name, (path, rows, changes) in odd.items():
             merged = {s: values.get(s, {}) | changes.get(s, {}) for s in values | changes}
             merged["training"] = {"megabatches": 3}
@@ -329,7 +319,7 @@ def test_workers_that_die_again_and_again(data: Data, values: Values, tmp_path: 
             with contextlib.suppress(Exception):
                 os.kill(pids(client)[-1], signal.SIGKILL)
 
-    with cluster_of(3, tmp_path / "dask") as (_, client):
+    with local_client(3, tmp_path / "dask") as client:
         killer = threading.Thread(target=kill_some, args=(client,))
         killer.start()
         try:

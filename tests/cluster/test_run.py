@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, Worker
+from distributed import Client, Worker
 
 import daskxml
 import harness.replay as replay
@@ -20,7 +20,7 @@ from daskxml.data.formats import plan_files, read_block
 from daskxml.data.parse import Dialect
 from daskxml.data.rows import to_scipy
 from daskxml.records.environment import describe_machine, read_starts
-from harness.clusters import PROTOCOL
+from harness.clusters import local_client
 from harness.deaths import die_in
 from harness.ledger_check import check_ledger
 from harness.records import history
@@ -199,12 +199,8 @@ def test_a_worker_joins_and_the_run_is_interrupted(
     data: Data, values: Values, tmp_path: Path, stop_once_joined: Any
 ) -> None:
     values["training"] = {"megabatches": 1_000_000}
-    with (
-        LocalCluster(protocol=PROTOCOL, n_workers=1, threads_per_worker=1, dashboard_address=":0",
-                     local_directory=tmp_path) as cluster,
-        Client(cluster) as client,
-    ):  # fmt: skip
-        watch, out = stop_once_joined(cluster, 2), tmp_path / "run"
+    with local_client(1, tmp_path) as client:
+        watch, out = stop_once_joined(client.cluster, 2), tmp_path / "run"
         run = daskxml.train(values, client=client, train=data["train"], out=out, on_event=watch)
     assert run.reason == "interrupt"
     check_environment(out, starts=1, workers=["0", "1"])

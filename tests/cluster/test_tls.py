@@ -13,10 +13,11 @@ from pathlib import Path
 import dask
 import pytest
 import yaml
-from distributed import Client, LocalCluster
+from distributed import Client
 from distributed.security import Security
 
 import daskxml
+from harness.clusters import local_client
 from harness.watched_run import until
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "certificates.py"
@@ -35,12 +36,8 @@ def client(certificates: Path) -> Iterator[Client]:
     settings = yaml.safe_load((certificates / "tls.yaml").read_text())
     with (
         dask.config.set(dask.config.merge(dask.config.config, settings)),
-        LocalCluster(
-            protocol="tls", n_workers=2, threads_per_worker=1, dashboard_address=":0",
-            security=Security(), local_directory=certificates / "dask", silence_logs=50,
-        ) as cluster,
-        Client(cluster) as connected,
-    ):  # fmt: skip
+        local_client(2, certificates / "dask", protocol="tls", security=Security()) as connected,
+    ):
         assert connected.scheduler.address.startswith("tls://")
         yield connected
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster
 
-from harness.clusters import PROTOCOL
+from harness.clusters import local_client, local_cluster
 
 
 @pytest.fixture
@@ -25,32 +24,17 @@ def values() -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def _cluster_of(workers: int, folder: Path) -> Iterator[LocalCluster]:
-    """Worker processes that are started again when they die."""
-    with LocalCluster(
-        protocol=PROTOCOL,
-        n_workers=workers,
-        threads_per_worker=1,
-        processes=True,
-        dashboard_address=":0",
-        local_directory=folder,
-        silence_logs=50,
-    ) as made:
-        yield made
-
-
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Two worker processes for all tests but those that change what they do (`patched`)."""
-    with _cluster_of(2, tmp_path_factory.mktemp("dask")) as made:
+    with local_cluster(2, tmp_path_factory.mktemp("dask")) as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def cluster_of_one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One worker process, whose runs repeat to the bit."""
-    with _cluster_of(1, tmp_path_factory.mktemp("dask")) as made:
+    with local_cluster(1, tmp_path_factory.mktemp("dask")) as made:
         yield made
 
 
@@ -65,7 +49,7 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
 @pytest.fixture
 def patched(tmp_path: Path) -> Iterator[Client]:
     """A client of two workers that the test may patch: they end with it."""
-    with _cluster_of(2, tmp_path / "dask") as own, Client(own) as connected:
+    with local_client(2, tmp_path / "dask") as connected:
         yield connected
 
 

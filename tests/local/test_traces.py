@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from distributed import Client, LocalCluster, Scheduler, SpecCluster, Worker
+from distributed import Client, Scheduler, SpecCluster, Worker
 
 import daskxml
 from daskxml.api.in_process import simulate
@@ -17,6 +17,7 @@ from daskxml.local.rows import load_rows
 from daskxml.local.run import LocalRun
 from daskxml.session.row_loading import Rows, Shards
 from daskxml.session.session import Session
+from harness.clusters import local_client
 
 STRATEGIES = ["adaptive-sgd", "elastic", "mirrored", "asynchronous"]
 WITH_POOL = ["adaptive-sgd", "hogbatch", "cpu-gpu-hogbatch", "adaptive-hogbatch"]
@@ -24,12 +25,7 @@ WITH_POOL = ["adaptive-sgd", "hogbatch", "cpu-gpu-hogbatch", "adaptive-hogbatch"
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("dask")
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0",
-                     local_directory=folder) as cluster,
-        Client(cluster) as connected,
-    ):  # fmt: skip
+    with local_client(2, tmp_path_factory.mktemp("dask"), processes=False) as connected:
         yield connected
 
 

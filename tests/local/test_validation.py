@@ -2,34 +2,26 @@
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
 
 import daskxml
 from daskxml.api.in_process import simulate
 from daskxml.api.run import resolve_run
 from daskxml.local import read_rows
+from harness.clusters import local_client
 from harness.records import flat
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0",
-                     local_directory=tmp_path_factory.mktemp("dask")) as cluster,
-        Client(cluster) as connected,
-    ):  # fmt: skip
+    with local_client(1, tmp_path_factory.mktemp("dask"), processes=False) as connected:
         yield connected
 
 
 @pytest.fixture(scope="module")
 def pool_client(tmp_path_factory):
     """Of one worker, a pool of one thread."""
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0",
-                     local_directory=tmp_path_factory.mktemp("dask"),
-                     resources={"cpu-pool": 1}) as cluster,
-        Client(cluster) as connected,
-    ):  # fmt: skip
+    pool = {"processes": False, "resources": {"cpu-pool": 1}}
+    with local_client(1, tmp_path_factory.mktemp("dask"), **pool) as connected:
         yield connected
 
 

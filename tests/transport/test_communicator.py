@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, WorkerPlugin, get_worker
+from distributed import WorkerPlugin, get_worker
 from distributed.comm import connect
 
 from daskxml.collectives.messages import Flush, Receive, ReceiveAny, Send, Worked
@@ -18,7 +18,7 @@ from daskxml.collectives.ring import all_reduce
 from daskxml.core.errors import ClusterError, TrainingError
 from daskxml.transport.channels.shm_arrays import shared_zeros
 from daskxml.transport.communicator import CollectiveId, Communicator, Timeouts
-from harness.clusters import PROTOCOL
+from harness.clusters import PROTOCOL, local_client
 from harness.naive_kernels import NaiveKernels
 from harness.naive_merge import merge_weighted
 from harness.pools import shared_memory
@@ -60,12 +60,7 @@ class FatalKernels(NaiveKernels):
 
 @pytest.fixture(scope="module")
 def client():
-    with (
-        LocalCluster(
-            protocol=PROTOCOL, n_workers=4, threads_per_worker=1, dashboard_address=":0"
-        ) as cluster,
-        Client(cluster) as client,
-    ):
+    with local_client(4) as client:
         client.register_plugin(CommunicatorPlugin())
         yield client
 

@@ -8,6 +8,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 from daskxml.observe.dashboard import page
+from harness.cluster_fixtures import client as client
+from harness.clusters import local_cluster
 from harness.small_data import data as data
 from harness.watched_run import Started, forget
 
@@ -26,19 +28,9 @@ def values() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Two worker processes, and a scheduler with a dashboard."""
-    with LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0",
-        local_directory=tmp_path_factory.mktemp("dask"), silence_logs=50,
-    ) as made:  # fmt: skip
+    folder = tmp_path_factory.mktemp("dask")
+    with local_cluster(2, folder, dashboard_address="127.0.0.1:0") as made:
         yield made
-
-
-@pytest.fixture
-def client(cluster: LocalCluster) -> Iterator[Client]:
-    """A client of the cluster, with both workers."""
-    with Client(cluster) as connected:
-        connected.wait_for_workers(2, timeout=60)
-        yield connected
 
 
 @pytest.fixture
