@@ -189,35 +189,6 @@ def case(*faults: Fault) -> Case:
                 faults=faults)  # fmt: skip
 
 
-LOCKED = Case(
-    44, "static", False, True, workers=2, epochs=1, checkpoint_every=2,
-    faults=(
-        Fault(92, "kill", 0, 0.03401304864312761, 0.01, False, "daskxml_commit"),
-        Fault(92, "kill", 0, 6.230878269221285, 0.0, True, "daskxml_commit", 16),
-        Fault(117, "kill here", 2, 9.289907091457383e-06, 0.0, False, "open history"),
-    ),
-)  # fmt: skip
-
-
-GIVEN_UP = Case(
-    125, "hogbatch", False, False, workers=3, epochs=1, checkpoint_every=3, transport="tcp",
-    pools=1,
-    faults=(
-        fault("stop", "remove 00", at=43, lag=32),
-        fault("kill all", "remove 00", at=138, returns_s=-1.0),
-    ),
-)  # fmt: skip
-
-
-STAYS_LOCKED = Case(
-    7056, "static", False, True, workers=3, epochs=1, checkpoint_every=2, slots=3, pools=1,
-    faults=(
-        replace(fault("kill here", "", at=6, lasts_s=0.7848, returns_s=0.0), pick=3),
-        replace(fault("stop", "", at=6, lag=16), pick=3),
-    ),
-)  # fmt: skip
-
-
 def silent(when: str) -> Case:
     """A worker that goes silent for long in a task of a tree: another is asked."""
     fault = Fault(1, "freeze here", 0, 100.0, 0.0, True, when, 1)
@@ -244,113 +215,6 @@ def test_others_do_the_work_of_a_silent_worker(when: str, monkeypatch: pytest.Mo
     assert closed_s[-1] < 60.0
 
 
-WRITES_BESIDE = Case(
-    14, "label-trees", False, True, workers=1, epochs=2, checkpoint_every=3, machines=2,
-    transport="tcp", faults=(fault("slow disk", "open environment", lasts_s=0.001),),
-)  # fmt: skip
-
-
-BROUGHT_BACK = Case(
-    94578, "static", False, True, workers=2, epochs=1, checkpoint_every=1, follows=True,
-    faults=(
-        fault("interrupt", "store_local", at=22),
-        fault("interrupt", "store_local", at=37, lag=2),
-        fault("interrupt", "store_local", at=37, lag=4),
-    ),
-)  # fmt: skip
-
-
-STAYS_ON_WORKERS = Case(
-    54457, "adaptive-hogbatch", False, True, workers=1, epochs=3, checkpoint_every=1,
-    faults=(
-        fault("full", "open history", lasts_s=2.4),
-        replace(fault("join", "", at=7), pick=2),
-        replace(fault("kill here", "batch", at=15, lasts_s=0.0009, returns_s=5.0, lag=2), pick=1),
-        fault("client", "", at=24, lasts_s=1.0),
-        fault("full", "", at=24, lasts_s=2.28, lag=4),
-    ),
-)  # fmt: skip
-
-
-LOST_AT_LAST = Case(
-    51714, "hogbatch", False, False, workers=2, epochs=1, checkpoint_every=2, slots=3,
-    faults=(
-        fault("power", "", at=23, lasts_s=0.0008526016621664985),
-        replace(fault("power", "store_local", at=99, lag=7), pick=2),
-        fault("cut", "", at=245),
-        replace(fault("kill here", "", at=245, lasts_s=0.4954630042034762, lag=2), pick=3,
-                returns_s=0.0, same_address=False),
-        fault("early", "", at=245),
-    ),
-)  # fmt: skip
-
-
-BOTH_RESUME = Case(
-    3, "elastic", False, False, workers=2, epochs=1, checkpoint_every=1, slots=2, machines=2,
-    transport="tcp", follows=True,
-    faults=(
-        fault("client", "remove_worker", at=27, lasts_s=0.7334681633971554, returns_s=0.0),
-        fault("cut", "remove_worker", at=27, lag=1),
-        replace(fault("freeze client", "", at=39, lasts_s=0.3693816820632553, returns_s=1.0),
-                pick=2, same_address=False),
-        replace(fault("client", "report", at=65, returns_s=0.0), pick=3),
-        replace(fault("kill here", "store_checkpoint", at=96, lasts_s=0.0005098509036091396,
-                      returns_s=0.1), pick=1),
-        replace(fault("stop", "evaluate_pieces", at=102, lasts_s=0.06561707266312125,
-                      returns_s=0.0), same_address=False),
-        fault("kill", "evaluate_pieces", at=102, lasts_s=6.081393735377256, returns_s=1.0, lag=4),
-    ),
-)  # fmt: skip
-
-
-COMES_AS_FORGOTTEN = Case(
-    137462, "static", False, True, workers=4, epochs=1, checkpoint_every=3, transport="tcp",
-    pools=1,
-    faults=(
-        fault("scheduler", "batch"),
-        replace(fault("cut", "message", at=3, lag=1), pick=1),
-        replace(fault("kill all", "lock_directory", at=71, lasts_s=0.8477287030592651,
-                      returns_s=0.0), pick=3),
-        fault("client", "lock_directory", at=71, lasts_s=0.0007900849921114364),
-        fault("scheduler", "", at=235),
-    ),
-)  # fmt: skip
-
-
-CREATED_FOR_ANOTHER = Case(
-    160604, "adaptive-sgd", False, False, workers=4, epochs=3, checkpoint_every=2, transport="tcp",
-    pools=1,
-    faults=(
-        fault("kill here", "", at=29, returns_s=0.0),  # it is being created
-        fault("interrupt", "", at=29, lag=2),
-    ),
-)  # fmt: skip
-
-
-BOTH_LAUNCH = Case(
-    147954, "static", False, True, workers=1, epochs=2, checkpoint_every=3, transport="tcp",
-    pools=1,
-    faults=(
-        replace(fault("join", "store_checkpoint", at=7, lasts_s=6.11545934244732), pick=2),
-        fault("stop", "open 00", at=84),
-        fault("scheduler", "daskxml_read", at=86, lag=4),
-        fault("client", "daskxml_read", at=86, lasts_s=5.629122298911454, lag=8),
-        fault("stop", "", at=172, lasts_s=0.22967868147042625),
-    ),
-)  # fmt: skip
-
-
-STILL_WRITES = Case(
-    146432, "static", False, True, workers=4, epochs=1, checkpoint_every=2, slots=3, machines=2,
-    transport="tcp", follows=True,
-    faults=(
-        replace(fault("break", "message", at=14), pick=2),
-        fault("slow disk", "fsync 00", at=20, lasts_s=2.289514147162333),
-        fault("client", "rename 00", at=91, lasts_s=0.031484006952499435),
-    ),
-)  # fmt: skip
-
-
 def users(
     *faults: Fault, strategy: str = "adaptive-sgd", follows: bool = False, seed: int = 2
 ) -> Case:
@@ -369,107 +233,6 @@ def by_quorum(
 
 def frozen(when: str, lasts_s: float, at: int = 1, lag: int = 0) -> Fault:
     return fault("freeze here", when, at=at, lasts_s=lasts_s, lag=lag)
-
-
-LATE_IN_EVERY_MERGE = by_quorum(1016, "elastic", 2, 2, 1, frozen("daskxml_lease", 8.0))
-
-
-FROZEN_IN_A_LEASE = by_quorum(
-    1246, "static", 3, 3, 1, frozen("batch", 3.28, at=83), transport="tcp"
-)
-
-
-FROZEN_IN_A_MERGE = by_quorum(1049, "static", 2, 1, 1, frozen("daskxml_merge", 4.72))
-
-
-LOST_WITH_ROWS_OF_A_LATE_WORKER = by_quorum(
-    1101, "static", 2, 2, 2,
-    frozen("daskxml_merge", 8.0),
-    replace(fault("kill here", "daskxml_merge", at=105, lasts_s=8.0), same_address=False),
-    is_replicated=False,
-)  # fmt: skip
-
-
-GIVEN_UP_IN_A_MERGE = by_quorum(
-    1006, "elastic", 3, 1, 1,
-    frozen("daskxml_merge", 0.95), fault("slow here", "message", lasts_s=3.1), follows=True,
-)  # fmt: skip
-
-
-OVERTAKEN = by_quorum(
-    1006, "elastic", 3, 1, 1,
-    frozen("daskxml_merge", 0.95, lag=2), fault("slow here", "message", lasts_s=3.1), follows=True,
-)  # fmt: skip
-
-
-FROZEN_IN_AN_EVALUATION = by_quorum(
-    1043, "static", 3, 2, 1,
-    frozen("evaluate_pieces", 0.74, lag=1), frozen("evaluate_pieces", 2.65),
-)  # fmt: skip
-
-
-FROZEN_IN_A_CHECKPOINT = by_quorum(
-    1209, "adaptive-sgd", 3, 3, 3,
-    frozen("copy_model", 0.25), frozen("store_checkpoint", 0.77), transport="tcp",
-)  # fmt: skip
-
-
-# Frozen while it writes a checkpoint that another writes as well, and those after it.
-FROZEN_BEFORE_A_CHECKPOINT = by_quorum(
-    1101214, "static", 4, 1, 1,
-    fault("freeze", "store_checkpoint", at=89, lasts_s=8.20109992821218),
-    replace(fault("stop", "message", at=142, returns_s=5.0), same_address=False),
-    transport="tcp", follows=True, grace=0.01,
-)  # fmt: skip
-
-
-FROZEN_IN_A_REBASE = by_quorum(
-    1456, "elastic", 4, 1, 1,
-    frozen("copy_model", 3.02), fault("freeze", "message", lasts_s=4.04),
-)  # fmt: skip
-
-
-ASKED_TWICE_TO_REBASE = by_quorum(
-    2081, "adaptive-sgd", 3, 2, 2,
-    fault("freeze", "copy_model", lasts_s=0.18),
-    fault("slow here", "batch", at=128, lasts_s=8.0, lag=8),
-    slots=2,
-)  # fmt: skip
-
-
-GIVEN_UP_IN_A_REBASE = by_quorum(
-    821446, "elastic", 4, 2, 1,
-    frozen("evaluate_pieces", 6.99), frozen("copy_model", 0.25),
-    frozen("daskxml_models", 3.0, lag=5), slots=2,
-)  # fmt: skip
-
-
-LATE_AT_THE_END = by_quorum(
-    1227, "static", 3, 3, 1,
-    fault("slow here", "store_checkpoint", lasts_s=8.0),
-    frozen("daskxml_commit", 8.0, at=131, lag=8),
-    is_replicated=False, slots=2, transport="tcp", follows=True,
-)  # fmt: skip
-
-
-ALL_AT_THE_END = Case(
-    7539, "adaptive-hogbatch", False, False, workers=3, epochs=3, checkpoint_every=3,
-    faults=(Fault(55, "kill all", 1, 1.66, 1.0, same_address=False),),
-    machines=1, transport="tls", follows=True,
-)  # fmt: skip
-
-
-# A detached run is stopped while it loads, and forgotten while the worker that unlocks dies.
-STOPPED_AND_FORGOTTEN = Case(
-    1107641, "static", True, True, workers=2, epochs=1, checkpoint_every=2,
-    faults=(
-        Fault(47, "scheduler", 0, 0.05133984633435264, 0.1, True, "rename 00"),
-        Fault(47, "stop", 1, 0.0006117449249722174, 0.1, False, "rename 00", 16),
-        Fault(63, "kill here", 1, 0.5201829858115191, 0.01, False, "write_rows"),
-        Fault(178, "kill here", 0, 0.00024115811071539938, 0.0, False, "", 32),
-    ),
-    machines=1, transport="tls", pools=2,
-)  # fmt: skip
 
 
 # Frozen while it commits a merge in which it is alone.
@@ -498,130 +261,247 @@ def test_a_worker_that_is_alone_in_a_merge_is_waited_for() -> None:
     assert not simulate(ALONE_IN_A_MERGE).problem
 
 
-@pytest.mark.parametrize(
-    ("name", "schedule"),
-    [
-        (
-            "a history whose last row was not written ends well",
-            case(fault("full", "write_rows", at=160, lasts_s=0.0001)),
+MENDED: dict[str, Case] = {
+    "a history whose last row was not written ends well":
+        case(fault("full", "write_rows", at=160, lasts_s=0.0001)),
+    "a full disk under a model is a traceback":
+        case(fault("full", "rename model.safetensors.partial", lasts_s=5.0)),
+    "a directory that Dask let the next worker at an address lock ends the run": Case(
+        44, "static", False, True, workers=2, epochs=1, checkpoint_every=2,
+        faults=(
+            Fault(92, "kill", 0, 0.03401304864312761, 0.01, False, "daskxml_commit"),
+            Fault(92, "kill", 0, 6.230878269221285, 0.0, True, "daskxml_commit", 16),
+            Fault(117, "kill here", 2, 9.289907091457383e-06, 0.0, False, "open history"),
         ),
-        (
-            "a full disk under a model is a traceback",
-            case(fault("full", "rename model.safetensors.partial", lasts_s=5.0)),
+    ),
+    "checkpoints of a history that was given up stay": Case(
+        125, "hogbatch", False, False, workers=3, epochs=1, checkpoint_every=3, transport="tcp",
+        pools=1,
+        faults=(
+            fault("stop", "remove 00", at=43, lag=32),
+            fault("kill all", "remove 00", at=138, returns_s=-1.0),
         ),
-        (
-            "a directory that Dask let the next worker at an address lock ends the run",
-            LOCKED,
+    ),
+    "a pool's threads outlive their run":
+        Case(1, "hogbatch", False, True, 1, 1, 1, faults=(), pools=1),
+    "who attaches gets the rows that the run's user has written":
+        users(fault("power", "store_model"), fault("attach", "load_checkpoint"), follows=True),
+    "a directory that Dask let the next worker at an address lock stays locked": Case(
+        7056, "static", False, True, workers=3, epochs=1, checkpoint_every=2, slots=3, pools=1,
+        faults=(
+            replace(fault("kill here", "", at=6, lasts_s=0.7848, returns_s=0.0), pick=3),
+            replace(fault("stop", "", at=6, lag=16), pick=3),
         ),
-        ("checkpoints of a history that was given up stay", GIVEN_UP),
-        (
-            "a pool's threads outlive their run",
-            Case(1, "hogbatch", False, True, 1, 1, 1, faults=(), pools=1),
+    ),
+    "a user who has launched a run writes beside the worker": Case(
+        14, "label-trees", False, True, workers=1, epochs=2, checkpoint_every=3, machines=2,
+        transport="tcp", faults=(fault("slow disk", "open environment", lasts_s=0.001),),
+    ),
+    "a checkpoint brings a directory back that a user has removed": Case(
+        94578, "static", False, True, workers=2, epochs=1, checkpoint_every=1, follows=True,
+        faults=(
+            fault("interrupt", "store_local", at=22),
+            fault("interrupt", "store_local", at=37, lag=2),
+            fault("interrupt", "store_local", at=37, lag=4),
         ),
-        (
-            "who attaches gets the rows that the run's user has written",
-            users(fault("power", "store_model"), fault("attach", "load_checkpoint"), follows=True),
+    ),
+    "a directory with a checkpoint under way is removed": replace(
+        users(
+            fault("slow disk", "open 00", lasts_s=0.3),
+            fault("interrupt", "open 00"),
+            fault("interrupt", "open 00", lag=3),
+            follows=True,
         ),
-        (
-            "a directory that Dask let the next worker at an address lock stays locked",
-            STAYS_LOCKED,
+        checkpoint_every=1,
+    ),
+    "the result of a merge is sent once":
+        users(*(fault("cut", "daskxml_merge", lag=8 * number) for number in range(12))),
+    "a checkpoint that may not be on the disk is resumed from": users(
+        fault("scheduler", "fsync folder checkpoints"),
+        fault("power", "load_checkpoint"),
+        seed=3,
+    ),
+    "Ctrl-C while a directory is locked leaves it locked":
+        users(fault("interrupt", "exists", lag=2), seed=11),
+    "Ctrl-C while a run is started leaves it there":
+        users(fault("interrupt", "open environment"), follows=True, seed=4),
+    "a run begins after its user is gone": users(fault("client", "daskxml_start")),
+    "a run whose user is gone goes on beside the one that resumes it": replace(
+        users(fault("client", "evaluate_pieces", at=100, lasts_s=1.0, lag=8), follows=True),
+        epochs=2,
+        checkpoint_every=1,
+    ),
+    "a run that is being forgotten waits for a lost worker": users(
+        fault("interrupt", "create_worker"),
+        fault("kill here", "daskxml_close", returns_s=-1.0),
+    ),
+    "a failed run whose directory cannot be written stays on its workers": Case(
+        54457, "adaptive-hogbatch", False, True, workers=1, epochs=3, checkpoint_every=1,
+        faults=(
+            fault("full", "open history", lasts_s=2.4),
+            replace(fault("join", "", at=7), pick=2),
+            replace(fault("kill here", "batch", at=15, lasts_s=0.0009, returns_s=5.0, lag=2),
+                    pick=1),
+            fault("client", "", at=24, lasts_s=1.0),
+            fault("full", "", at=24, lasts_s=2.28, lag=4),
         ),
-        ("a user who has launched a run writes beside the worker", WRITES_BESIDE),
-        ("a checkpoint brings a directory back that a user has removed", BROUGHT_BACK),
-        (
-            "a directory with a checkpoint under way is removed",
-            replace(
-                users(
-                    fault("slow disk", "open 00", lasts_s=0.3),
-                    fault("interrupt", "open 00"),
-                    fault("interrupt", "open 00", lag=3),
-                    follows=True,
-                ),
-                checkpoint_every=1,
-            ),
+    ),
+    "a worker that is lost after the last message to it ends the run": Case(
+        51714, "hogbatch", False, False, workers=2, epochs=1, checkpoint_every=2, slots=3,
+        faults=(
+            fault("power", "", at=23, lasts_s=0.0008526016621664985),
+            replace(fault("power", "store_local", at=99, lag=7), pick=2),
+            fault("cut", "", at=245),
+            replace(fault("kill here", "", at=245, lasts_s=0.4954630042034762, lag=2), pick=3,
+                    returns_s=0.0, same_address=False),
+            fault("early", "", at=245),
         ),
-        (
-            "the result of a merge is sent once",
-            users(*(fault("cut", "daskxml_merge", lag=8 * number) for number in range(12))),
+    ),
+    "two users who resume at once both start": Case(
+        3, "elastic", False, False, workers=2, epochs=1, checkpoint_every=1, slots=2, machines=2,
+        transport="tcp", follows=True,
+        faults=(
+            fault("client", "remove_worker", at=27, lasts_s=0.7334681633971554, returns_s=0.0),
+            fault("cut", "remove_worker", at=27, lag=1),
+            replace(fault("freeze client", "", at=39, lasts_s=0.3693816820632553, returns_s=1.0),
+                    pick=2, same_address=False),
+            replace(fault("client", "report", at=65, returns_s=0.0), pick=3),
+            replace(fault("kill here", "store_checkpoint", at=96, lasts_s=0.0005098509036091396,
+                          returns_s=0.1), pick=1),
+            replace(fault("stop", "evaluate_pieces", at=102, lasts_s=0.06561707266312125,
+                          returns_s=0.0), same_address=False),
+            fault("kill", "evaluate_pieces", at=102, lasts_s=6.081393735377256, returns_s=1.0,
+                  lag=4),
         ),
-        (
-            "a checkpoint that may not be on the disk is resumed from",
-            users(
-                fault("scheduler", "fsync folder checkpoints"),
-                fault("power", "load_checkpoint"),
-                seed=3,
-            ),
+    ),
+    "a detached run is resumed while it is under way": Case(
+        147954, "static", False, True, workers=1, epochs=2, checkpoint_every=3, transport="tcp",
+        pools=1,
+        faults=(
+            replace(fault("join", "store_checkpoint", at=7, lasts_s=6.11545934244732), pick=2),
+            fault("stop", "open 00", at=84),
+            fault("scheduler", "daskxml_read", at=86, lag=4),
+            fault("client", "daskxml_read", at=86, lasts_s=5.629122298911454, lag=8),
+            fault("stop", "", at=172, lasts_s=0.22967868147042625),
         ),
-        (
-            "Ctrl-C while a directory is locked leaves it locked",
-            users(fault("interrupt", "exists", lag=2), seed=11),
+    ),
+    "a run that is being forgotten does not see who comes": Case(
+        137462, "static", False, True, workers=4, epochs=1, checkpoint_every=3, transport="tcp",
+        pools=1,
+        faults=(
+            fault("scheduler", "batch"),
+            replace(fault("cut", "message", at=3, lag=1), pick=1),
+            replace(fault("kill all", "lock_directory", at=71, lasts_s=0.8477287030592651,
+                          returns_s=0.0), pick=3),
+            fault("client", "lock_directory", at=71, lasts_s=0.0007900849921114364),
+            fault("scheduler", "", at=235),
         ),
-        (
-            "Ctrl-C while a run is started leaves it there",
-            users(fault("interrupt", "open environment"), follows=True, seed=4),
+    ),
+    "a worker is created by the next process at an address": Case(
+        160604, "adaptive-sgd", False, False, workers=4, epochs=3, checkpoint_every=2,
+        transport="tcp", pools=1,
+        faults=(
+            fault("kill here", "", at=29, returns_s=0.0),  # it is being created
+            fault("interrupt", "", at=29, lag=2),
         ),
-        ("a run begins after its user is gone", users(fault("client", "daskxml_start"))),
-        (
-            "a run whose user is gone goes on beside the one that resumes it",
-            replace(
-                users(fault("client", "evaluate_pieces", at=100, lasts_s=1.0, lag=8), follows=True),
-                epochs=2,
-                checkpoint_every=1,
-            ),
+    ),
+    "a task that was given up writes beside one of the next run": Case(
+        146432, "static", False, True, workers=4, epochs=1, checkpoint_every=2, slots=3, machines=2,
+        transport="tcp", follows=True,
+        faults=(
+            replace(fault("break", "message", at=14), pick=2),
+            fault("slow disk", "fsync 00", at=20, lasts_s=2.289514147162333),
+            fault("client", "rename 00", at=91, lasts_s=0.031484006952499435),
         ),
-        (
-            "a run that is being forgotten waits for a lost worker",
-            users(
-                fault("interrupt", "create_worker"),
-                fault("kill here", "daskxml_close", returns_s=-1.0),
-            ),
+    ),
+    "a run is forgotten while a worker writes its files": replace(
+        users(
+            fault("slow disk", "store_model", lasts_s=2.0),
+            fault("client", "store_model", lasts_s=0.001, lag=4),
+            strategy="label-trees",
+            follows=True,
+            seed=6,
         ),
-        ("a failed run whose directory cannot be written stays on its workers", STAYS_ON_WORKERS),
-        ("a worker that is lost after the last message to it ends the run", LOST_AT_LAST),
-        ("two users who resume at once both start", BOTH_RESUME),
-        ("a detached run is resumed while it is under way", BOTH_LAUNCH),
-        ("a run that is being forgotten does not see who comes", COMES_AS_FORGOTTEN),
-        ("a worker is created by the next process at an address", CREATED_FOR_ANOTHER),
-        ("a task that was given up writes beside one of the next run", STILL_WRITES),
-        (
-            "a run is forgotten while a worker writes its files",
-            replace(
-                users(
-                    fault("slow disk", "store_model", lasts_s=2.0),
-                    fault("client", "store_model", lasts_s=0.001, lag=4),
-                    strategy="label-trees",
-                    follows=True,
-                    seed=6,
-                ),
-                slots=3,
-            ),
+        slots=3,
+    ),
+    "rows that were given up are held on to":
+        by_quorum(1016, "elastic", 2, 2, 1, frozen("daskxml_lease", 8.0)),
+    "a late worker writes the checkpoint": by_quorum(
+        1246, "static", 3, 3, 1, frozen("batch", 3.28, at=83), transport="tcp"
+    ),
+    "a silent worker is not left behind":
+        by_quorum(1049, "static", 2, 1, 1, frozen("daskxml_merge", 4.72)),
+    "a checkpoint forgets rows that late workers hold": by_quorum(
+        1101, "static", 2, 2, 2,
+        frozen("daskxml_merge", 8.0),
+        replace(fault("kill here", "daskxml_merge", at=105, lasts_s=8.0), same_address=False),
+        is_replicated=False,
+    ),
+    "rows that others do again are counted for the late worker as well": by_quorum(
+        1006, "elastic", 3, 1, 1,
+        frozen("daskxml_merge", 0.95), fault("slow here", "message", lasts_s=3.1), follows=True,
+    ),
+    "a model that a merge has overtaken is taken for the newest": by_quorum(
+        1006, "elastic", 3, 1, 1,
+        frozen("daskxml_merge", 0.95, lag=2), fault("slow here", "message", lasts_s=3.1),
+        follows=True,
+    ),
+    "a late worker's change is dropped": by_quorum(
+        1043, "static", 3, 2, 1,
+        frozen("evaluate_pieces", 0.74, lag=1), frozen("evaluate_pieces", 2.65),
+    ),
+    "a worker that was given up keeps its change": by_quorum(
+        1209, "adaptive-sgd", 3, 3, 3,
+        frozen("copy_model", 0.25), frozen("store_checkpoint", 0.77), transport="tcp",
+    ),
+    # Frozen while it writes a checkpoint that another writes as well, and those after it.
+    "a writer that was frozen removes the checkpoints of others": by_quorum(
+        1101214, "static", 4, 1, 1,
+        fault("freeze", "store_checkpoint", at=89, lasts_s=8.20109992821218),
+        replace(fault("stop", "message", at=142, returns_s=5.0), same_address=False),
+        transport="tcp", follows=True, grace=0.01,
+    ),
+    "a late worker's change counts twice": by_quorum(
+        1456, "elastic", 4, 1, 1,
+        frozen("copy_model", 3.02), fault("freeze", "message", lasts_s=4.04),
+    ),
+    "a late worker is rebased twice at once": by_quorum(
+        2081, "adaptive-sgd", 3, 2, 2,
+        fault("freeze", "copy_model", lasts_s=0.18),
+        fault("slow here", "batch", at=128, lasts_s=8.0, lag=8),
+        slots=2,
+    ),
+    "a worker is admitted while it is rebased once more": by_quorum(
+        821446, "elastic", 4, 2, 1,
+        frozen("evaluate_pieces", 6.99), frozen("copy_model", 0.25),
+        frozen("daskxml_models", 3.0, lag=5), slots=2,
+    ),
+    "the result is a late worker's model": by_quorum(
+        1227, "static", 3, 3, 1,
+        fault("slow here", "store_checkpoint", lasts_s=8.0),
+        frozen("daskxml_commit", 8.0, at=131, lag=8),
+        is_replicated=False, slots=2, transport="tcp", follows=True,
+    ),
+    "a task for leases that was cancelled at once waits for its worker": Case(
+        7539, "adaptive-hogbatch", False, False, workers=3, epochs=3, checkpoint_every=3,
+        faults=(Fault(55, "kill all", 1, 1.66, 1.0, same_address=False),),
+        machines=1, transport="tls", follows=True,
+    ),
+    # A detached run is stopped while it loads, and forgotten while the worker that unlocks dies.
+    "who stops a run that another forgets does not hear of a lost worker": Case(
+        1107641, "static", True, True, workers=2, epochs=1, checkpoint_every=2,
+        faults=(
+            Fault(47, "scheduler", 0, 0.05133984633435264, 0.1, True, "rename 00"),
+            Fault(47, "stop", 1, 0.0006117449249722174, 0.1, False, "rename 00", 16),
+            Fault(63, "kill here", 1, 0.5201829858115191, 0.01, False, "write_rows"),
+            Fault(178, "kill here", 0, 0.00024115811071539938, 0.0, False, "", 32),
         ),
-        ("rows that were given up are held on to", LATE_IN_EVERY_MERGE),
-        ("a late worker writes the checkpoint", FROZEN_IN_A_LEASE),
-        ("a silent worker is not left behind", FROZEN_IN_A_MERGE),
-        ("a checkpoint forgets rows that late workers hold", LOST_WITH_ROWS_OF_A_LATE_WORKER),
-        (
-            "rows that others do again are counted for the late worker as well",
-            GIVEN_UP_IN_A_MERGE,
-        ),
-        ("a model that a merge has overtaken is taken for the newest", OVERTAKEN),
-        ("a late worker's change is dropped", FROZEN_IN_AN_EVALUATION),
-        ("a worker that was given up keeps its change", FROZEN_IN_A_CHECKPOINT),
-        (
-            "a writer that was frozen removes the checkpoints of others",
-            FROZEN_BEFORE_A_CHECKPOINT,
-        ),
-        ("a late worker's change counts twice", FROZEN_IN_A_REBASE),
-        ("a late worker is rebased twice at once", ASKED_TWICE_TO_REBASE),
-        ("a worker is admitted while it is rebased once more", GIVEN_UP_IN_A_REBASE),
-        ("the result is a late worker's model", LATE_AT_THE_END),
-        ("a task for leases that was cancelled at once waits for its worker", ALL_AT_THE_END),
-        (
-            "who stops a run that another forgets does not hear of a lost worker",
-            STOPPED_AND_FORGOTTEN,
-        ),
-    ],
-)
+        machines=1, transport="tls", pools=2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "schedule"), MENDED.items(), ids=MENDED)
 def test_what_simulations_have_found_is_mended(name: str, schedule: Case) -> None:
     assert not simulate(schedule).problem
     with PLANTED[name].planted():
