@@ -18,9 +18,8 @@ import daskxml.api.predict as predictions
 from daskxml.cli import main
 from daskxml.cluster.connection import kept
 from daskxml.data.synthetic import SyntheticSpec, write_xml
-from daskxml.models.network.spec import Layout, ModelSpec, initial_parameters
-from daskxml.models.store import ModelHeader
 from daskxml.models.trained import Model
+from harness.small_models import random_network
 
 ROWS = SyntheticSpec(rows=300, test_rows=200, features=50, labels=12, seed=5)
 
@@ -29,11 +28,8 @@ ROWS = SyntheticSpec(rows=300, test_rows=200, features=50, labels=12, seed=5)
 def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Model]:
     """A folder with a model and two files of rows."""
     folder = tmp_path_factory.mktemp("predict")
-    spec = ModelSpec(features=50, labels=12, hidden=(8,))
-    views = Layout(spec).views(initial_parameters(spec, seed=1))
-    names = tuple(f"tag {label}" for label in range(12))
-    header = ModelHeader(spec=spec, training_rows=300, label_names=names)
-    Model(header, views, np.ones(12, np.int64)).save(folder / "model")
+    names = {"label_names": tuple(f"tag {label}" for label in range(12))}
+    random_network(header=names, features=50, labels=12, hidden=(8,)).save(folder / "model")
     write_xml(folder / "a.txt", ROWS, "train")
     write_xml(folder / "b.txt", ROWS, "test")
     return folder, Model.load(folder / "model", threads=1)

@@ -229,7 +229,8 @@ def test_a_suite_whose_files_are_not_there_says_so(tmp_path, capsys):
 )
 def test_what_cannot_be_is_one_line(tmp_path, capsys, options, problem):
     (tmp_path / "file").touch()
-    assert main(["bench", *(option.replace("{here}", str(tmp_path)) for option in options)]) == 2
+    given = [option.replace("{here}", str(tmp_path)) for option in options]
+    assert main(["bench", *given]) == 2
     error = capsys.readouterr().err
     assert problem in error
     assert error.count("\n") == 1

@@ -3,7 +3,6 @@
 import gzip
 import json
 
-import numpy as np
 import pytest
 import scipy.sparse
 from numba import njit
@@ -11,10 +10,9 @@ from numba import njit
 from daskxml.cli import main
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
 from daskxml.kernels.registry import TEXT
-from daskxml.models.network.spec import Layout, ModelSpec, initial_parameters
 from daskxml.models.rows import evaluate_partitions
-from daskxml.models.store import ModelHeader
-from daskxml.models.trained import Model
+from harness.commands import refusal
+from harness.small_models import random_network
 
 ROWS = SyntheticSpec(rows=500, test_rows=90, features=60, labels=12, seed=5)
 
@@ -23,12 +21,8 @@ ROWS = SyntheticSpec(rows=500, test_rows=90, features=60, labels=12, seed=5)
 def world(tmp_path_factory):
     """Return a folder with a model, whose weights are random, and rows in two spellings."""
     folder = tmp_path_factory.mktemp("cli")
-    spec = ModelSpec(features=60, labels=12, hidden=(16,))
-    train, test = generate(ROWS)
-    counts = np.bincount(train.labels.indices, minlength=12).astype(np.int64)
-    views = Layout(spec).views(initial_parameters(spec, seed=1))
-    header = ModelHeader(spec=spec, training_rows=ROWS.rows, feature_base=1)
-    model = Model(header, views, counts, threads=1)
+    test = generate(ROWS)[1]
+    model = random_network(header={"feature_base": 1}, features=60, labels=12, hidden=(16,))
     model.save(folder / "model")
     write_xml(folder / "test.txt", ROWS, "test")
     write_one_based(folder / "test.svm.gz", test)
@@ -95,14 +89,6 @@ def test_predict_writes_the_models_scores_and_replaces(world, tmp_path, capsys):
     assert (scores != model.predict(test, top_k=3)).nnz == 0
     assert [entry.name for entry in tmp_path.iterdir()] == ["scores"]
     assert "90 rows x 12 labels, 270 scores" in capsys.readouterr().out
-
-
-def refusal(capsys, *arguments):
-    assert main(list(map(str, arguments))) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    return err
 
 
 def test_bad_input_is_one_line_and_writes_nothing(world, tmp_path, capsys):

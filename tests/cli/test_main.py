@@ -13,17 +13,9 @@ from daskxml.cli import inspect, main
 from daskxml.cli.arguments import build_parser
 from daskxml.config import packaged_run_files
 from daskxml.core.errors import ConfigError
+from harness.commands import refusal
 
 HEAVY = ("dask", "distributed", "numpy", "numba", "scipy", "rich", "cupy")
-
-
-def failure(capsys, *arguments):
-    assert main(list(arguments)) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("daskxml: error: ")
-    assert err.count("\n") == 1
-    return err
 
 
 @pytest.mark.parametrize(
@@ -69,7 +61,7 @@ def failure(capsys, *arguments):
     ],
 )
 def test_wrong_arguments_are_one_line(capsys, arguments, expected):
-    assert expected in failure(capsys, *arguments)
+    assert expected in refusal(capsys, *arguments)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +110,7 @@ def test_a_file_that_the_system_refuses_is_one_line(capsys, monkeypatch):
         raise PermissionError(13, "Permission denied", "rows.txt")
 
     monkeypatch.setattr(inspect, "inspect", refused)
-    assert "rows.txt: Permission denied" in failure(capsys, "inspect", "rows.txt")
+    assert "rows.txt: Permission denied" in refusal(capsys, "inspect", "rows.txt")
 
 
 def test_an_error_of_daskxml_itself_is_one_line_and_a_file(capsys, monkeypatch, tmp_path):
@@ -162,7 +154,7 @@ def test_what_the_machine_lacks_is_one_line(capsys, monkeypatch, error, line):
         raise error
 
     monkeypatch.setattr(inspect, "inspect", refused)
-    assert line in failure(capsys, "inspect", "rows.txt")
+    assert line in refusal(capsys, "inspect", "rows.txt")
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,9 @@ from hypothesis import strategies as st
 from daskxml.cli.main import main
 from daskxml.data.settings import TextSettings
 from daskxml.data.text import Vectorizer
-from daskxml.models.network.spec import Layout, ModelSpec
-from daskxml.models.store import ModelHeader
 from daskxml.models.trained import Model
 from harness.commands import Command
+from harness.small_models import random_network
 
 FEATURES, LABELS = 40, 30
 NAMES = {
@@ -36,11 +35,7 @@ NAMES = {
 
 
 def model_of(seed: int) -> Model:
-    rng = np.random.default_rng(seed)
-    spec = ModelSpec(features=FEATURES, labels=LABELS, hidden=(8,))
-    held = {n: rng.standard_normal(s.shape, np.float32) for n, s in Layout(spec).slots.items()}
-    header = ModelHeader(spec=spec, training_rows=99, **NAMES)
-    return Model(header, held, np.ones(LABELS, np.int64), threads=1)
+    return random_network(seed, header=NAMES, features=FEATURES, labels=LABELS, hidden=(8,))
 
 
 class Served:

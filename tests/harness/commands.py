@@ -27,6 +27,9 @@ from types import TracebackType
 from typing import IO
 
 import psutil
+import pytest
+
+from daskxml.cli.main import main
 
 MODULE = "daskxml"
 WITHIN_S = 120.0  # far more than any of them needs, as other processes may load the machine
@@ -133,6 +136,16 @@ def _rest(lines: queue.SimpleQueue[str | None]) -> Iterator[str | None]:
     with contextlib.suppress(queue.Empty):
         while True:
             yield lines.get_nowait()
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Return the one line with which a command is refused in this process."""
+    assert main(list(map(str, arguments))) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("daskxml: error: ")
+    assert err.count("\n") == 1
+    return err
 
 
 Done = subprocess.CompletedProcess[str]

@@ -12,24 +12,17 @@ from daskxml.core.arrays import Csr, Partition
 from daskxml.core.errors import ConfigError, InputError, ModelError
 from daskxml.data.rows import BLOCK_ROWS, label_csr
 from daskxml.metrics import metric_sums
-from daskxml.models.network.spec import Layout, ModelSpec
 from daskxml.models.rows import evaluate_partitions
-from daskxml.models.store import ModelHeader
 from daskxml.models.trained import Model
 from harness.naive_metrics import naive_metrics, top_k_dense
+from harness.small_models import random_network
 
 FEATURES, HIDDEN, LABELS = 12, 6, 9
 
 
 def model_of(seed: int = 0, *, normalize: str = "l2", scale: float = 1.0, **spec) -> Model:
-    """Random parameters, so that no two labels tie."""
-    rng = np.random.default_rng(seed)
-    sizes = {"features": FEATURES, "labels": LABELS, "hidden": (HIDDEN,)}
-    header = ModelHeader(spec=ModelSpec(**(sizes | spec)), training_rows=1000, normalize=normalize)
-    slots = Layout(header.spec).slots
-    held = {n: scale * rng.standard_normal(slot.shape) for n, slot in slots.items()}
-    held = {name: array.astype(np.float32) for name, array in held.items()}
-    return Model(header, held, rng.integers(0, 99, header.spec.labels), threads=1)
+    sizes = {"features": FEATURES, "labels": LABELS, "hidden": (HIDDEN,), **spec}
+    return random_network(seed, scale=scale, header={"normalize": normalize}, **sizes)
 
 
 def rows_of(count: int, seed: int = 1) -> sp.csr_matrix:

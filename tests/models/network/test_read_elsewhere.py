@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from daskxml.models.network.spec import Layout, ModelSpec
-from daskxml.models.store import ModelHeader
-from daskxml.models.trained import Model
+from harness.small_models import random_network
 
 EXAMPLE = Path(__file__).parents[3] / "docs/examples/read_model.py"
 FEATURES, LABELS = 30, 17
@@ -26,13 +24,9 @@ def example():
 
 
 def model_of(normalize="l2", **spec):
-    rng = np.random.default_rng(3)
-    described = ModelSpec(**{"features": FEATURES, "labels": LABELS, "hidden": (6,), **spec})
-    slots = Layout(described).slots.items()
-    held = {name: rng.standard_normal(slot.shape, np.float32) for name, slot in slots}
     names = tuple(f"tag {label}" for label in range(LABELS))
-    header = ModelHeader(spec=described, training_rows=9, normalize=normalize, label_names=names)
-    return Model(header, held, np.ones(LABELS, np.int64), threads=1)
+    sizes = {"features": FEATURES, "labels": LABELS, "hidden": (6,), **spec}
+    return random_network(3, header={"normalize": normalize, "label_names": names}, **sizes)
 
 
 @pytest.mark.parametrize("normalize", ["l2", "none"])

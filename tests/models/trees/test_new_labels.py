@@ -27,6 +27,7 @@ from daskxml.models.trees.forest import assemble_tree, tree_problem
 from daskxml.models.trees.kind import label_path
 from daskxml.models.trees.nodes import NodeBlock, TreeRows, fit_blocks, powered, whole_nodes
 from daskxml.models.trees.spec import TreeShape, TreeSpec
+from harness.commands import refusal
 from harness.small_data import random_rows
 from harness.small_models import network_and_trees
 
@@ -382,11 +383,6 @@ def test_the_command_writes_a_model(
         (["plain"], "holds a model already"),
     ):
         place = f"{out}-plain" if options == ["plain"] else out
-        assert (
-            main(["extend", model, str(tmp_path / options[0]), *options[1:], "--out", place]) == 2
-        )
-        told = capsys.readouterr()
-        assert told.out == ""
-        assert problem in told.err
-        assert told.err.count("\n") == 1
+        given = (tmp_path / options[0], *options[1:], "--out", place)
+        assert problem in refusal(capsys, "extend", model, *given)
     assert not (tmp_path / "out").exists()
