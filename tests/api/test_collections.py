@@ -20,14 +20,9 @@ from daskxml.api.collections import find_rows
 from daskxml.data.rows import concatenate, to_scipy
 from daskxml.data.settings import DataSection
 from daskxml.data.synthetic import generate
-from harness.small_data import SPEC
+from harness.small_data import SPEC, small_run
 
-RUN = {
-    "model": {"hidden": [16]},
-    "strategy": {"name": "mirrored", "batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
-    "training": {"megabatches": 6},
-    "cluster": {"threads": 1},
-}
+RUN = small_run(6, "mirrored", cluster={"threads": 1})
 CUTS = (0, 400, 800, 1100, 1500)
 
 

@@ -21,6 +21,7 @@ from daskxml.strategies.protocol import Central, LocalSteps, Mirrored
 from harness.clusters import local_client
 from harness.every_strategy import ROW_STRATEGIES
 from harness.ledger_check import check_ledger
+from harness.small_data import small_run
 
 Data = dict[str, Path]
 Values = dict[str, Any]
@@ -30,14 +31,8 @@ JOINT = ["adasum", "asynchronous", "central", "crossbow", "mirrored"]
 
 @pytest.fixture
 def values() -> Values:
-    """A run of four small mega-batches; the name of the strategy is missing."""
-    return {
-        "model": {"hidden": [16]},
-        "strategy": {"batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
-        "training": {"megabatches": 4},
-        "checkpoint": {"every": 2},
-        "cluster": {"threads": 1},
-    }
+    """A run of four small mega-batches."""
+    return small_run(4, checkpoint={"every": 2}, cluster={"threads": 1})
 
 
 def named(values: Values, strategy: str, **changes: Any) -> Values:

@@ -10,18 +10,13 @@ import pytest
 from distributed import Client, LocalCluster
 
 from harness.clusters import local_client, local_cluster
+from harness.small_data import small_run
 
 
 @pytest.fixture
 def values() -> dict[str, Any]:
     """A run of eight small mega-batches."""
-    return {
-        "model": {"hidden": [16]},
-        "strategy": {"batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
-        "training": {"megabatches": 8},
-        "checkpoint": {"every": 2},
-        "cluster": {"threads": 1},
-    }
+    return small_run(8, checkpoint={"every": 2}, cluster={"threads": 1})
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from harness.naive_kernels import NaiveKernels
 seeds = st.integers(0, 2**32 - 1)
 modest = settings(max_examples=25, deadline=None)
 
-ONE, TWO = CpuKernels(1), CpuKernels(2)
+ONE, TWO, NAIVE = CpuKernels(1), CpuKernels(2), NaiveKernels("float64")
 ON_HOST = pytest.param(HostCalls(emulated), id="cuda on the host", marks=needs_compiler)
 ON_GPU = pytest.param(HostCalls(gpu_kernels), id="cuda", marks=needs_gpu)
 EVERY = pytest.mark.parametrize("ops", [pytest.param(ONE, id="cpu"), ON_HOST, ON_GPU])
@@ -74,7 +74,6 @@ def target_rows(ops, block, columns, density, first_row, first_label):
     chosen = rng.integers(0, 6, rows - first_row)
     out, slow = np.zeros(rows), np.zeros(rows)
     ops.target_logits(out, logits, bias, y, chosen, first_row, first_label)
-    twin = NaiveKernels("float64")
-    twin.target_logits(slow, wide(logits), bias, y, chosen, first_row, first_label)
+    NAIVE.target_logits(slow, wide(logits), bias, y, chosen, first_row, first_label)
     np.testing.assert_allclose(out, slow, rtol=1e-5, atol=1e-2)
     return y, chosen, first_row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,26 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Training and test files."""
     folder = tmp_path_factory.mktemp("data")
     return {part: write_xml(folder / f"{part}.txt", SPEC, part) for part in ("train", "test")}
+
+
+FEW = SyntheticSpec(rows=400, test_rows=80, features=80, labels=20, seed=3)
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Files of fewer rows."""
+    folder = tmp_path_factory.mktemp("few")
+    return {part: write_xml(folder / f"{part}.txt", FEW, part) for part in ("train", "test")}
+
+
+def small_run(megabatches: int, strategy: str = "adaptive-sgd", **sections: Any) -> dict[str, Any]:
+    """Return the sections of a run file whose mega-batches have 384 rows."""
+    return {
+        "model": {"hidden": [16]},
+        "strategy": {"name": strategy, "batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
+        "training": {"megabatches": megabatches},
+        **sections,
+    }
 
 
 def random_rows(

@@ -27,11 +27,18 @@ from harness.cuda_on_host import (
     library,
     needs_compiler,
 )
-from harness.kernel_cases import close, group_entries, modest, normal, random_csr, seeds, wide
-from harness.naive_kernels import NaiveKernels
+from harness.kernel_cases import (
+    NAIVE,
+    close,
+    group_entries,
+    modest,
+    normal,
+    random_csr,
+    seeds,
+    wide,
+)
 from harness.naive_sparse import dense_rows
 
-NAIVE = NaiveKernels("float64")
 HOST = HostCalls(emulated)
 ORDERS = FORWARD, BACKWARD, SHUFFLED, AHEAD
 

@@ -11,6 +11,7 @@ from daskxml.kernels.cpu.gemm import vector_product
 from harness.kernel_cases import (
     EVERY,
     EVERY_THREADS,
+    NAIVE,
     ON_GPU,
     ONE,
     TWO,
@@ -20,9 +21,7 @@ from harness.kernel_cases import (
     seeds,
     wide,
 )
-from harness.naive_kernels import NaiveKernels
 
-NAIVE = NaiveKernels("float64")
 sizes = st.one_of(st.integers(0, 70), st.sampled_from([1000, 4099]))
 factors = st.floats(-4, 4, width=32)
 sides = st.integers(1, 40)

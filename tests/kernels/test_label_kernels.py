@@ -11,6 +11,7 @@ from daskxml.kernels.cpu.ranking import rank_row
 from harness import naive_hash, naive_labels
 from harness.kernel_cases import (
     EVERY,
+    NAIVE,
     ON_GPU,
     ON_HOST,
     ONE,
@@ -24,10 +25,7 @@ from harness.kernel_cases import (
     target_rows,
     wide,
 )  # fmt: skip
-from harness.naive_kernels import NaiveKernels
 from harness.naive_weights import NaiveBatchWeights
-
-NAIVE = NaiveKernels("float64")
 
 
 @modest

@@ -13,6 +13,7 @@ from daskxml.kernels.cpu.kernels import CpuKernels
 from harness.kernel_cases import (
     EVERY,
     EVERY_THREADS,
+    NAIVE,
     ONE,
     TWO,
     close,
@@ -21,9 +22,7 @@ from harness.kernel_cases import (
     seeds,
     wide,
 )
-from harness.naive_kernels import NaiveKernels
 
-NAIVE = NaiveKernels("float64")
 ADAM = RuleStep(lr=0.1, beta1=0.9, beta2=0.99, epsilon=1e-6, weight_decay=0.2, step=3)
 MOMENTUM = replace(ADAM, momentum=0.5)
 NESTEROV = replace(MOMENTUM, is_nesterov=True)

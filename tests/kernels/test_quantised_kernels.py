@@ -9,10 +9,8 @@ from daskxml.kernels.cpu import ranking, sparse
 from daskxml.kernels.cpu.ranking import rank_row
 from daskxml.kernels.operands import BITS, Quantised, quantise
 from harness import naive_labels
-from harness.kernel_cases import ONE, TWO, close, modest, normal, random_csr, seeds, wide
-from harness.naive_kernels import NaiveKernels
+from harness.kernel_cases import NAIVE, ONE, TWO, close, modest, normal, random_csr, seeds, wide
 
-NAIVE = NaiveKernels("float64")
 THREADS = pytest.mark.parametrize("ops", [ONE, TWO], ids=["1 thread", "2 threads"])
 PRODUCTS = [ranking.multiply_loop] + [ranking.multiply_vnni] * ranking.HAS_VNNI
 

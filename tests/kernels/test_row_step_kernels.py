@@ -16,9 +16,7 @@ from daskxml.models.network.mlp import takes_row_steps
 from daskxml.models.network.spec import ModelSpec
 from harness import naive_row_step
 from harness.kernel_cases import close, modest, normal, random_csr, seeds, wide
-from harness.naive_kernels import NaiveKernels
 
-NAIVE, FAST = NaiveKernels("float64"), CpuKernels(1)
 LABELS = (1, 2, 17, ROW_BLOCK, 2 * ROW_BLOCK + 3)
 
 

@@ -12,6 +12,7 @@ from daskxml.kernels.cpu import thread_team
 from harness.kernel_cases import (
     EVERY,
     EVERY_THREADS,
+    NAIVE,
     close,
     group_entries,
     modest,
@@ -20,10 +21,7 @@ from harness.kernel_cases import (
     seeds,
     wide,
 )
-from harness.naive_kernels import NaiveKernels
 from harness.naive_sparse import dense_rows
-
-NAIVE = NaiveKernels("float64")
 
 
 @pytest.fixture(scope="module", autouse=True)

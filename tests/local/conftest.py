@@ -8,18 +8,14 @@ from daskxml.local import CostModel, Network
 from daskxml.session import setup
 from harness.recording import RecordingSession
 from harness.small_data import data as data
+from harness.small_data import few as few
+from harness.small_data import small_run
 
 
 @pytest.fixture
 def values() -> dict[str, Any]:
     """A run of six small mega-batches: 2,304 rows."""
-    return {
-        "model": {"hidden": [16]},
-        "strategy": {"batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
-        "training": {"megabatches": 6},
-        "checkpoint": {"every": 2},
-        "evaluation": {"every": 2},
-    }
+    return small_run(6, checkpoint={"every": 2}, evaluation={"every": 2})
 
 
 @pytest.fixture

@@ -8,15 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import daskxml
-from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.local import Arrival, CostModel, Freeze, Loss, Network
 from daskxml.records.verification import verify
 from daskxml.session.run_loop import SILENT_S
 from harness.ledger_check import check_ledger
-from harness.small_data import matrices
+from harness.small_data import FEW, matrices
 
 ROWS = 400
-SPEC = SyntheticSpec(rows=ROWS, test_rows=80, features=80, labels=20, seed=3)
 COST = CostModel(fixed_s=1e-3, per_row_s=1e-3, per_nonzero_s=0.0)
 VALUES = {
     "model": {"hidden": [8]},
@@ -30,9 +28,8 @@ MEGABATCH_S = 0.09  # of four workers at speed 1
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    return {part: write_xml(folder / f"{part}.txt", SPEC, part) for part in ("train", "test")}
+def data(few):
+    return few
 
 
 def simulate(data, overrides=(), **given):
@@ -70,7 +67,7 @@ def test_the_healthy_go_on_while_one_is_frozen(data, strategy, frozen):
 def test_the_result_is_not_the_model_of_a_late_worker(data):
     run = simulate(data, {"strategy.lr": 2.0}, changes=[Freeze(0.1, "0", 1e4)])
     assert run.history[-1]["late"] == ["0"]  # the first worker, frozen until after the end
-    found = run.model.evaluate(*matrices(data["test"], SPEC))
+    found = run.model.evaluate(*matrices(data["test"], FEW))
     assert found["nDCG@5"] == pytest.approx(run.metrics["nDCG@5"], abs=1e-6)
     first = run.history[3]["metrics"]["nDCG@5"]  # near the model that it has
     assert abs(first - run.metrics["nDCG@5"]) > 1e-3

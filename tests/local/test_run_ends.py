@@ -8,13 +8,11 @@ import pytest
 import daskxml
 from daskxml.api.in_process import train_here
 from daskxml.core.errors import CallbackWarning
-from daskxml.data.synthetic import SyntheticSpec, write_xml
 from daskxml.local import Arrival, CostModel, Loss
 from harness.every_strategy import ROW_STRATEGIES
 from harness.ledger_check import check_ledger
-from harness.small_data import matrices
+from harness.small_data import FEW, matrices
 
-SPEC = SyntheticSpec(rows=400, test_rows=80, features=80, labels=20, seed=3)
 COST = CostModel(fixed_s=1e-3, per_row_s=1e-4, per_nonzero_s=0.0)
 # A rate at which the metric goes up and down.
 VALUES = {
@@ -26,9 +24,8 @@ VALUES = {
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    return {part: write_xml(folder / f"{part}.txt", SPEC, part) for part in ("train", "test")}
+def data(few):
+    return few
 
 
 def simulate(data, overrides=(), **given):
@@ -99,7 +96,7 @@ def test_the_best_model_survives_losses_arrivals_and_restarts(data, tmp_path):
                Arrival(0.15, "3")]  # fmt: skip
     run = simulate(data, overrides, changes=changes, out=tmp_path / "run")
     best = check_best(run)
-    found = run.model.evaluate(*matrices(data["test"], SPEC))
+    found = run.model.evaluate(*matrices(data["test"], FEW))
     assert found == pytest.approx(run.history[best - 1]["metrics"])
 
 

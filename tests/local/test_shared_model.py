@@ -10,8 +10,8 @@ from daskxml.local import Arrival, CostModel, Loss, Network, cost_by_epochs
 from daskxml.local.rows import read_rows
 from daskxml.models.network.spec import Layout
 from harness.ledger_check import check_ledger
-from harness.records import without_starts
 from harness.replay import flat_model
+from harness.small_data import small_run
 from harness.twin import Twin
 
 SHARED = ["hogbatch", "cpu-gpu-hogbatch", "adaptive-hogbatch"]
@@ -23,13 +23,7 @@ POOL_COST = CostModel(per_row_s=1e-3, jitter=0.0)
 @pytest.fixture(params=SHARED)
 def shared(request):
     """Three mega-batches of 384 rows."""
-    return {
-        "model": {"hidden": [16]},
-        "strategy": {"name": request.param, "batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
-        "training": {"megabatches": 3},
-        "evaluation": {"every": 1},
-        "checkpoint": {"every": 1},
-    }
+    return small_run(3, request.param, evaluation={"every": 1}, checkpoint={"every": 1})
 
 
 @pytest.fixture
@@ -95,20 +89,6 @@ def test_the_same_seed_gives_the_same_bytes_and_the_loss_falls(data, shared, mac
     for name in ("history.jsonl", "model.safetensors", "simulation.json"):
         first, again = ((tmp_path / out / name).read_bytes() for out in ("first", "again"))
         assert first == again, name
-
-
-def test_stopped_and_resumed_it_is_the_same(data, shared, machine, tmp_path):
-    shared["optimizer"], shared["strategy"]["lr"] = {"name": "adam"}, 0.01
-    whole = simulate(shared, SPEEDS, **data, **machine)
-    parts = tmp_path / "parts"
-    first = {"training.megabatches": 1}
-    simulate(shared, SPEEDS, **data, **machine, out=parts, overrides=first)
-    resumed = simulate(
-        parts / "run.toml", SPEEDS, **machine, resume=parts, overrides={"training.megabatches": 3}
-    )
-    for mine, other in zip(whole.history, resumed.history, strict=True):
-        assert without_starts(mine) == without_starts(other)
-    assert np.array_equal(flat_model(whole), flat_model(resumed))
 
 
 @pytest.mark.parametrize("at", [0.001, 0.08, 0.14])

@@ -8,8 +8,10 @@ from daskxml.local import Arrival, CostModel, Loss
 from harness.every_strategy import ROW_STRATEGIES
 from harness.ledger_check import check_ledger
 from harness.records import flat, without_starts
+from harness.small_data import small_run
 
 SPEEDS = [1, 0.8, 0.6]
+SHARED = ("hogbatch", "cpu-gpu-hogbatch", "adaptive-hogbatch")
 
 
 @pytest.fixture(scope="module", params=ROW_STRATEGIES)
@@ -20,13 +22,13 @@ def strategy(request):
 @pytest.fixture
 def values(strategy):
     """Six mega-batches of 384 rows."""
-    return {
-        "model": {"hidden": [16]},
-        "strategy": {"name": strategy, "batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
-        "training": {"megabatches": 6},
-        "checkpoint": {"every": 3},
-        "evaluation": {"every": 3},
-    }
+    return small_run(6, strategy, checkpoint={"every": 3}, evaluation={"every": 3})
+
+
+@pytest.fixture
+def costs(costs, strategy):
+    """Of a pool beside the replicas where all have one model."""
+    return costs | {"pools": {"1": 4}} if strategy in SHARED else costs
 
 
 ENDS_S: dict[str, float] = {}
@@ -94,11 +96,7 @@ def test_on_one_worker_adaptive_and_elastic_sgd_are_the_same_bits(data, jitter):
     # Ma, Rusu, Wu and Sim, section 5.2.1
     runs = []
     for name in ("adaptive-sgd", "elastic"):
-        values = {
-            "model": {"hidden": [16], "dropout": 0.2},
-            "strategy": {"name": name, "batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
-            "training": {"megabatches": 8},
-        }
+        values = small_run(8, name, model={"hidden": [16], "dropout": 0.2})
         cost = CostModel(fixed_s=1e-3, per_row_s=1e-4, jitter=jitter)
         runs.append(simulate(values, [1.0], **data, cost=cost))
     adaptive, elastic = runs
@@ -108,17 +106,12 @@ def test_on_one_worker_adaptive_and_elastic_sgd_are_the_same_bits(data, jitter):
         assert ours["workers"]["0"]["batch_rows"] == theirs["workers"]["0"]["batch_rows"] == 32
 
 
-def history_of(data, costs, name):
-    values = {
-        "model": {"hidden": [16]},
-        "strategy": {"name": name, "batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
-        "training": {"megabatches": 4},
-    }
-    return simulate(values, [1, 0.6], **data, **costs).history
+def history_of(data, name):
+    return simulate(small_run(4, name), [1, 0.6], **data).history
 
 
-def test_the_history_has_what_a_merge_was_decided_by(data, costs):
-    history = history_of(data, costs, "adaptive-sgd")
+def test_the_history_has_what_a_merge_was_decided_by(data):
+    history = history_of(data, "adaptive-sgd")
     first = max(worker["norm"] for worker in history[0]["workers"].values())
     for row in history:
         workers = row["workers"].values()
@@ -136,8 +129,8 @@ def test_the_history_has_what_a_merge_was_decided_by(data, costs):
             assert weights == pytest.approx([share / sum(shares) for share in shares])
 
 
-def test_other_histories_have_no_keys_that_their_strategy_does_not_decide(data, costs):
-    assert history_of(data, costs, "elastic")[0]["momentum"] == 0.9
-    for row in history_of(data, costs, "static"):
+def test_other_histories_have_no_keys_that_their_strategy_does_not_decide(data):
+    assert history_of(data, "elastic")[0]["momentum"] == 0.9
+    for row in history_of(data, "static"):
         assert not {"momentum", "regularized"} & row.keys()
         assert not {"batch_size", "norm"} & row["workers"]["0"].keys()

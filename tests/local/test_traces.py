@@ -18,6 +18,7 @@ from daskxml.local.run import LocalRun
 from daskxml.session.row_loading import Rows, Shards
 from daskxml.session.session import Session
 from harness.clusters import local_client
+from harness.small_data import small_run
 
 STRATEGIES = ["adaptive-sgd", "elastic", "mirrored", "asynchronous"]
 WITH_POOL = ["adaptive-sgd", "hogbatch", "cpu-gpu-hogbatch", "adaptive-hogbatch"]
@@ -43,12 +44,7 @@ def mixed_client(tmp_path_factory):
 
 
 def make_config(strategy, data):
-    values = {
-        "model": {"hidden": [16]},
-        "strategy": {"name": strategy, "batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
-        "training": {"megabatches": 3},
-        "evaluation": {"every": 2},
-    }
+    values = small_run(3, strategy, evaluation={"every": 2})
     return resolve_run(values, data["train"], data["test"], ())
 
 

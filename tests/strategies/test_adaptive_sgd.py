@@ -222,16 +222,17 @@ def test_scaling_every_third_megabatch():
     assert seen == [64.0, 64.0, 60.0, 60.0, 60.0, 55.625, 55.625]
 
 
+def merge_of_equals(machine):
+    """Return the merge of four batches of 32, two of each worker."""
+    trace = [(Started(("a", "b")), []), (Begin(), ["a 32", "b 32", "a 32", "b 32"])]
+    trace += [(WorkDone.alone(w, 32, 1, 1.0), []) for w in "aba"]
+    trace += [(WorkDone.alone("b", 32, 1, 1.0), [Measure(("a", "b"))])]
+    _, (merge,) = machine.step(follow(machine, machine.initial_state(), trace), NORMS)
+    return merge
+
+
 def test_equal_updates_are_not_perturbed():
-    machine = strategy(batch_initial=32, megabatch_batches=2)  # four batches of 32
-    state = follow(
-        machine,
-        machine.initial_state(),
-        [(Started(("a", "b")), []), (Begin(), ["a 32", "b 32", "a 32", "b 32"])]
-        + [(WorkDone.alone(w, 32, 1, 1.0), []) for w in "aba"]
-        + [(WorkDone.alone("b", 32, 1, 1.0), [Measure(("a", "b"))])],
-    )
-    _, (merge,) = machine.step(state, NORMS)
+    merge = merge_of_equals(strategy(batch_initial=32, megabatch_batches=2))
     assert merge == Merge({"a": 0.5, "b": 0.5}, 0.9, perturbed=False, regularized=True)
 
 
@@ -291,14 +292,7 @@ def test_the_norm_at_the_first_merge_is_what_later_ones_are_compared_with():
 
 def test_equal_updates_as_printed():
     machine = strategy(batch_initial=32, megabatch_batches=2, perturb_equal=True)
-    state = follow(
-        machine,
-        machine.initial_state(),
-        [(Started(("a", "b")), []), (Begin(), ["a 32", "b 32", "a 32", "b 32"])]
-        + [(WorkDone.alone(w, 32, 1, 1.0), []) for w in "aba"]
-        + [(WorkDone.alone("b", 32, 1, 1.0), [Measure(("a", "b"))])],
-    )
-    _, (merge,) = machine.step(state, NORMS)
+    merge = merge_of_equals(machine)
     # r = s = a: 0.5 (1 + 0.1) (1 - 0.1), over the sum 0.995
     assert merge.weights == pytest.approx({"a": 0.495 / 0.995, "b": 0.5 / 0.995})
     assert merge.perturbed

@@ -46,17 +46,12 @@ def test_a_late_joiner_is_merged_but_not_scaled():
     assert {lease.worker for lease in leases_of(leases)} == {"a", "b", "c"}
 
 
-def test_a_joiner_takes_leases_at_once():
+def test_a_joiner_takes_leases_at_once_and_is_not_late_between_megabatches():
     machine = strategy()
     state = follow(machine, machine.initial_state(), FIRST_MEGABATCH[:2])
     state = follow(machine, state, [(WorkerJoined("c"), ["c 64", "c 64"])])
     assert state.members["c"].came_late
-
-
-def test_a_joiner_between_megabatches_is_not_late():
-    machine = strategy()
-    state, _ = after_first(machine)
-    state, _ = machine.step(state, Merged())
+    state, _ = machine.step(after_first(machine)[0], Merged())
     state = follow(machine, state, [(WorkerJoined("c"), [])])
     assert not state.members["c"].came_late
 
@@ -127,12 +122,6 @@ def test_drain_merges_what_is_done():
 # --------------------------------------------------------------- virtual time
 
 
-def updates_after(config, speeds, merges):
-    cluster = VirtualCluster(AdaptiveSgd(config), speeds)
-    cluster.run(merges)
-    return [list(updates.values()) for updates, _ in cluster.merges]
-
-
 def test_the_printed_rule_freezes_on_two_workers_at_one_to_two():
     # u = 33 and 67 of 100 batches, mean 50: the slow one's step, 64 - 4 * 17, falls below b_min
     # and the fast one's exceeds b_max. Both are skipped, and so nothing ever changes.
@@ -147,8 +136,10 @@ def test_the_printed_rule_freezes_on_two_workers_at_one_to_two():
 @pytest.mark.parametrize("speeds", [(1.0, 2.0), (1.0, 0.92, 0.84, 0.76)])
 def test_the_default_equalizes_the_updates(speeds, batch_max):
     named = {str(i): batch_max * speed for i, speed in enumerate(speeds)}
-    for updates in updates_after(Config(batch_max=batch_max), named, 9)[5:]:
-        assert max(updates) - min(updates) <= 1
+    cluster = VirtualCluster(AdaptiveSgd(Config(batch_max=batch_max)), named)
+    cluster.run(9)
+    for updates, _ in cluster.merges[5:]:
+        assert max(updates.values()) - min(updates.values()) <= 1
 
 
 SCRIPTS = st.lists(

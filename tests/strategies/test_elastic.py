@@ -36,10 +36,10 @@ LAST = WorkDone.alone("c", 42, 1, 2.0)
 
 
 def test_a_trace_of_two_megabatches():
-    machine = make("elastic", lr=0.5)
+    machine = make("elastic", lr=0.5, momentum=0.25)
     state = follow(machine, machine.initial_state(), FIRST_MEGABATCH)
     state, (merge,) = machine.step(state, LAST)  # without asking for norms
-    assert merge == Merge(THIRDS, 0.9, perturbed=False)
+    assert merge == Merge(THIRDS, 0.25, perturbed=False)
     assert state.phase == "merge"
     state = follow(machine, state, [(Merged(), [])])
     # a made 128, 128 and 86 rows a second: 128, then (128 + 86) / 2 = 107: one batch of 64
@@ -106,12 +106,6 @@ def test_a_worker_that_joins_has_rows_that_went_back_only():
     assert {lease.worker for lease in leases_of(leases)} == {"a", "b", "c", "d"}
     # c's 170 rows: 57, 57, 56
     follow(machine, state, [(WorkerLost("c"), ["a 57", "b 57", "d 56"])])
-
-
-def test_momentum_is_passed_on():
-    cluster = VirtualCluster(make("elastic", momentum=0.25), {"a": 10.0})
-    cluster.run(1)
-    assert cluster.merges[0][1] == Merge({"a": 1.0}, 0.25, perturbed=False)
 
 
 def test_the_slowest_decides_when_the_merge_comes():

@@ -67,10 +67,15 @@ def test_the_same_bits_again():
 def test_models_that_it_is_not_made_for(options, budget):
     spec = ModelSpec(**{"features": FEATURES, "labels": LABELS, "hidden": (24,), **options})
     assert not takes_row_steps(spec, ONE, budget)
-    replicas = [make_replica(kernels, spec, budget=budget) for kernels in (ONE, TWO)]
-    for replica in replicas:
+    check_alike(spec, budget=budget)
+
+
+def check_alike(spec, **options):
+    """Check that one thread and two train the same."""
+    one, two = (make_replica(kernels, spec, **options) for kernels in (ONE, TWO))
+    for replica in (one, two):
         train(replica, range(6))
-    np.testing.assert_allclose(replicas[0].flat, replicas[1].flat, atol=1e-4)
+    np.testing.assert_allclose(one.flat, two.flat, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -78,14 +83,10 @@ def test_models_that_it_is_not_made_for(options, budget):
     [{"name": "momentum"}, {"weight_decay": 0.1}, {"clip_norm": 0.01}, {"output": "adam"}],
 )
 def test_optimizers_that_it_is_not_made_for(options):
-    spec, optimizer = (
-        ModelSpec(features=FEATURES, labels=LABELS, hidden=(24,)), OptimizerConfig(**options),
-    )  # fmt: skip
+    optimizer = OptimizerConfig(**options)
     assert not optimizer.is_plain_sgd
-    replicas = [make_replica(kernels, spec, optimizer) for kernels in (ONE, TWO)]
-    for replica in replicas:
-        train(replica, range(6))
-    np.testing.assert_allclose(replicas[0].flat, replicas[1].flat, atol=1e-4)
+    spec = ModelSpec(features=FEATURES, labels=LABELS, hidden=(24,))
+    check_alike(spec, optimizer=optimizer)
 
 
 def test_threads_that_step_on_one_model_have_buffers_of_their_own():

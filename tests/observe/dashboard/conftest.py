@@ -11,18 +11,14 @@ from daskxml.observe.dashboard import page
 from harness.cluster_fixtures import client as client
 from harness.clusters import local_cluster
 from harness.small_data import data as data
+from harness.small_data import small_run
 from harness.watched_run import Started, forget
 
 
 @pytest.fixture
 def values() -> dict[str, Any]:
     """A run of small mega-batches that ends when it is stopped."""
-    return {
-        "model": {"hidden": [16]},
-        "strategy": {"batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
-        "training": {"megabatches": 1_000_000},
-        "cluster": {"threads": 1},
-    }
+    return small_run(1_000_000, cluster={"threads": 1})
 
 
 @pytest.fixture(scope="session")

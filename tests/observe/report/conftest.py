@@ -7,15 +7,9 @@ import pytest
 from daskxml.api.in_process import simulate
 from daskxml.local import Arrival, CostModel, Loss
 from harness.small_data import data as data
+from harness.small_data import small_run
 
-VALUES = {
-    "run": {"name": "first"},
-    "model": {"hidden": [16]},
-    "strategy": {"name": "adaptive-sgd", "batch_max": 32, "megabatch_batches": 12, "lr": 0.5},
-    "training": {"megabatches": 6},
-    "evaluation": {"every": 2},
-    "checkpoint": {"every": 2},
-}
+VALUES = small_run(6, run={"name": "first"}, evaluation={"every": 2}, checkpoint={"every": 2})
 COST = CostModel(fixed_s=1e-3, per_row_s=1e-4, per_nonzero_s=1e-6)
 
 
@@ -25,17 +19,11 @@ def simulated(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("reports")
     changes = [Loss(0.1, "1"), Arrival(0.15, "2")]
     perturbed = {"strategy.perturbation_threshold": 10.0}
-    simulate(
-        VALUES,
-        [1, 0.6],
-        **data,
-        cost=COST,
-        overrides=perturbed,
-        changes=changes,
-        out=folder / "changing",
-    )
+    given = {**data, "cost": COST}
+    out = folder / "changing"
+    simulate(VALUES, [1, 0.6], **given, overrides=perturbed, changes=changes, out=out)
     elastic = VALUES | {"strategy": VALUES["strategy"] | {"name": "elastic"}}
-    simulate(elastic, [1, 0.6], **data, cost=COST, out=folder / "elastic")
+    simulate(elastic, [1, 0.6], **given, out=folder / "elastic")
     return folder
 
 
