@@ -106,6 +106,8 @@ def test_a_run_goes_on_without_its_client(
     assert len(resumed.history) == len(history(out)) == 9
     told = [sorted(start["workers"]) for start in read_starts(out)]
     assert told == [["0", "1"]] * 2  # both starts, by the keeper and by the client
+    stages = [[stage["name"] for stage in start["stages"]] for start in read_starts(out)]
+    assert stages == [["read", "shuffle"]] * 2
 
 
 def test_a_run_is_resumed_and_left(

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+from distributed import Scheduler
+
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.cluster.scheduler_plugin import RunSchedulerPlugin
 from daskxml.cluster.worker_group import WorkerHandle
 from daskxml.cluster.worker_info import Capabilities, WorkerInfo
 from daskxml.config import load_run_config
+from daskxml.core.errors import ClusterError
 from daskxml.session.commands import EndRun, MergeReplicas, MergeResult, StopRequest
 
 
@@ -130,3 +134,49 @@ def test_a_run_is_resumed_only_when_the_one_before_has_left_its_directory() -> N
         return found
 
     assert asyncio.run(resume()) == [True, False]
+
+
+def test_a_run_is_cancelled_before_it_is_closed() -> None:
+    """What it still does while it ends would be beside what removes it from its workers."""
+
+    async def forget() -> list[str]:
+        plugin, done = RunSchedulerPlugin(), list[str]()
+
+        async def drive() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                done.append("cancelled")
+
+        plugin._tasks = {"run": asyncio.create_task(drive())}
+        await asyncio.sleep(0)
+        await plugin._cancel("run")
+        return [*done, "closed"]
+
+    assert asyncio.run(forget()) == ["cancelled", "closed"]
+
+
+@pytest.mark.parametrize("asks", ["read_run", "stop_run", "detach_run", "holder_of"])
+def test_a_run_that_is_not_there_is_told(asks: str) -> None:
+    plugin = RunSchedulerPlugin()
+    plugin.drivers, plugin.owners = {}, {}
+    more = {"read_run": (0, 0), "stop_run": ("asked",)}.get(asks, ())
+    with pytest.raises(ClusterError, match="no run lost on this scheduler"):
+        asyncio.run(getattr(plugin, asks)("lost", *more))
+
+
+def test_a_scheduler_that_closes_closes_the_client_of_its_runs() -> None:
+    """The client, which is on the scheduler's loop, would keep that from ending."""
+
+    async def close() -> list[str]:
+        plugin = RunSchedulerPlugin()
+        at = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+        async with Scheduler(**at) as scheduler:
+            await plugin.start(scheduler)
+            scheduler.add_plugin(plugin)
+            opened = await plugin._own_client()
+            before = opened.status
+        return [before, opened.status]
+
+    assert asyncio.run(close()) == ["running", "closed"]

@@ -19,7 +19,7 @@ from daskxml.session.commands import (
     WorkResult,
     WriteCheckpoint,
 )
-from daskxml.strategies.protocol import Measured, WorkerSilent
+from daskxml.strategies.protocol import GiveUp, Measured, WorkerJoined, WorkerSilent
 from harness.random_scripts import CHOICES, run_script, scripts
 from harness.virtual_executor import (
     MEGABATCH_ROWS,
@@ -138,6 +138,19 @@ def test_the_last_worker_gone_silent_means_a_restart(stage):
     assert backend.session.stage == "lost"
     assert backend.session.handle(StopRequest("asked"), 1.0) == []
     assert backend.session.tick(1e9) == []
+
+
+def test_a_late_worker_does_not_come_back_with_a_change_that_others_make_again():
+    """Its rows were given to others after it had copied the model for its return."""
+    backend = executor(megabatches=4)
+    backend.until("train")
+    session = backend.session
+    session._command(GiveUp("a"), 100.0)
+    taken = len(session._trace)
+    assert session.handle(WorkerJoined("a", keeps_change=True), 100.0) == []
+    assert len(session._trace) == taken  # the strategy has not heard of it: it is rebased once more
+    session.handle(WorkerJoined("a", keeps_change=False), 100.0)
+    assert len(session._trace) == taken + 1
 
 
 # ------------------------------------------------------------------- arrivals
