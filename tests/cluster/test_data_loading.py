@@ -1,7 +1,5 @@
 """Files to shuffled partitions on a real cluster: the same rows in the same order, however cut."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from typing import Any

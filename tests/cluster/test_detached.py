@@ -1,7 +1,5 @@
 """Runs that go on without a client: listed, followed again, stopped, and written down."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

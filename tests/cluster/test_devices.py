@@ -1,7 +1,5 @@
 """Which worker steps where, with how many threads, and what is refused before anything is read."""
 
-from __future__ import annotations
-
 import inspect
 import socket
 import sys

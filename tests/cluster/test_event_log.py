@@ -1,7 +1,5 @@
 """Clients read every event of a run once, at their own pace."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """One of several real workers is frozen: the others go on, and it comes back."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

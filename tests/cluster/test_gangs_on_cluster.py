@@ -1,7 +1,5 @@
 """Strategies whose workers exchange arrays at every step, on a real cluster of processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a real machine does to a run: signals, full disks, slow, killed and superfluous workers."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """A scheduler and three workers on hosts of their own: slow cables, cut ones, cut for good."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator

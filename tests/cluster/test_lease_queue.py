@@ -1,7 +1,5 @@
 """The order of leases on a worker, and what becomes of those that wait when the run is over."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

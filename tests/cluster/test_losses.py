@@ -4,8 +4,6 @@ The cluster is made up and its clock virtual (`harness.virtual_dask`): nothing h
 that would wait forever raises `Stuck`.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Runs with pools and with one shared model, on real clusters of processes."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator, Mapping

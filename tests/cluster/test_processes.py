@@ -1,7 +1,5 @@
 """Scheduler and workers started by hand as processes, and the command line against them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

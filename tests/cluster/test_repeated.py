@@ -1,7 +1,5 @@
 """One training after another on a cluster: nothing is left that grows with their number."""
 
-from __future__ import annotations
-
 import threading
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whole runs on a real cluster of processes: what they write, and what they survive."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

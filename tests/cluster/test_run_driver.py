@@ -1,7 +1,5 @@
 """A run's driver, without a cluster."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

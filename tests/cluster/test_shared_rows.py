@@ -1,7 +1,5 @@
 """Rows that runs share: read once, or by the next one where the first fails."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the workers of a run do, in bounded memory."""
 
-from __future__ import annotations
-
 import pytest
 
 from daskxml.cluster.timeline import JOINED_S, KEPT, Timeline, Work

@@ -1,7 +1,5 @@
 """Runs on a cluster that speaks tls://, with the certificates of `tools/certificates.py`."""
 
-from __future__ import annotations
-
 import ssl
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Label trees on a real cluster: the simulator's bits, also where a worker is killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

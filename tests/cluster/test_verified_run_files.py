@@ -1,7 +1,5 @@
 """Real runs of every run file agree with their records; the simulator's are in `tests/records`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

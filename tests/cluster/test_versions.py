@@ -1,7 +1,5 @@
 """Schedulers and workers without daskxml, or with another version: real processes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -6,8 +6,6 @@ damages good files in ways that ``SEED`` decides, COUNT times, and prints how ma
 What a reader raises beside `DaskxmlError` ends it, with the number that repeats the input.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import hashlib

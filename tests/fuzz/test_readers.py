@@ -1,7 +1,5 @@
 """A short run of the fuzzer; ``python -m fuzz.readers`` makes long ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Good and bad files of rows, run files and runs that are damaged."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A real cluster of processes, and a run file for it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

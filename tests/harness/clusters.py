@@ -4,8 +4,6 @@
 follows. Dask's `LocalCluster` and ``dask scheduler`` must be told; workers follow their scheduler.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -3,8 +3,6 @@
 python -m harness.compile_kernels networks   # or samples, or trees: each on a core of its own
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

@@ -4,8 +4,6 @@
 and fenced, and every launch is checked against the kernel's parameters.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import platform

@@ -1,7 +1,5 @@
 """Workers that kill themselves at a chosen moment."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import signal

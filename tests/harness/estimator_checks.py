@@ -3,8 +3,6 @@
 ``python tests/harness/estimator_checks.py`` writes it.
 """
 
-from __future__ import annotations
-
 import subprocess
 import warnings
 from collections import Counter

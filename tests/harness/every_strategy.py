@@ -1,7 +1,5 @@
 """Every registered strategy, with the options that change its course: rows of the table tests."""
 
-from __future__ import annotations
-
 from daskxml.strategies import STRATEGIES
 from daskxml.strategies.protocol import Work
 

@@ -1,7 +1,5 @@
 """Workers with rows for gangs, and gangs for them, small enough to do by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from daskxml.collectives.combine import CombineConfig

@@ -4,8 +4,6 @@ Needs root and iproute2. A cable is slowed by a token bucket (``tc ... tbf``), w
 with traffic control has; delays (``netem``) are a module of their own, which many have not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

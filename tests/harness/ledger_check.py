@@ -1,7 +1,5 @@
 """Every row that a history lists, and the proof that none is counted twice or left out."""
 
-from __future__ import annotations
-
 from harness.records import check_record
 
 

@@ -1,7 +1,5 @@
 """Adasum as it is defined, in float64, for one process that has all vectors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Calibration error, F1 and thresholds by definition: what the fast code is tested against."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from fractions import Fraction

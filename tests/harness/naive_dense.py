@@ -1,7 +1,5 @@
 """Naive twins of the kernels on dense arrays."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

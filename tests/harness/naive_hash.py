@@ -1,7 +1,5 @@
 """The counter-based hash of all kernels, slow and obvious."""
 
-from __future__ import annotations
-
 _MASK = (1 << 64) - 1
 
 

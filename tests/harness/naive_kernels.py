@@ -4,8 +4,6 @@
 so that a whole model can also run in float64, where numeric gradients can be checked.
 """
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 import numpy as np

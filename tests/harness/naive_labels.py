@@ -1,7 +1,5 @@
 """Naive twins of the kernels on blocks of labels."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr

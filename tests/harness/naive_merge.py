@@ -1,7 +1,5 @@
 """Merging and Adasum's orthogonality, slow and obvious, for one process with all vectors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

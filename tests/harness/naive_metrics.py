@@ -1,7 +1,5 @@
 """The metrics and the k best labels by definition: what the fast kernels are tested against."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Naive twins of the optimizers' kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

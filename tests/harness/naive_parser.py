@@ -1,7 +1,5 @@
 """The slow, obvious twin of `parse`: plain Python on bytes, for tests and for reading."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

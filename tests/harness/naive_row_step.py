@@ -1,7 +1,5 @@
 """Naive twin of a whole step with one row."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr

@@ -1,7 +1,5 @@
 """Naive twins of the kernels of sampled output layers."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Naive twins of the kernels of label trees, in plain Python and float64."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

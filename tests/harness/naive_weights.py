@@ -1,7 +1,5 @@
 """The naive twin of the weights of rows and labels."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Clusters with pools, on one machine or on two, and what their processes have in memory."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator, Mapping

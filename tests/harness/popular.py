@@ -3,8 +3,6 @@
 Registered as `registered` does, it is all that a new kind takes: no room of the package knows it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass

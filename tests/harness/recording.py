@@ -1,7 +1,5 @@
 """A session that records its results and its commands."""
 
-from __future__ import annotations
-
 import copy
 
 from daskxml.session.session import Session

@@ -1,7 +1,5 @@
 """What a run's record says, recomputed in memory; and rows that a resumed run has in common."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ it. It asks the strategy what it says of its workers, adds up leases and gangs b
 derives weights anew.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields

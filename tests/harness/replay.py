@@ -4,8 +4,6 @@ What comes out must be the model that the cluster made: so every row that the hi
 counted in it, and none that it does not list.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

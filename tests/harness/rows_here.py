@@ -1,7 +1,5 @@
 """Rows that are read and shuffled in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from daskxml.core.arrays import Array, Partition

@@ -1,7 +1,5 @@
 """Made-up runs: rows of a history, event logs, and series that have read them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -13,8 +13,6 @@ with, ``1 / ||g||**2`` (appendix A.2), with the mean of the workers' squared nor
 This file needs NumPy only; how gradients are combined is passed in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Small data for the tests of several folders: a set on disk, whose `data` a conftest imports."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

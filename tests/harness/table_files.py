@@ -1,7 +1,5 @@
 """The same rows as a file of every format, for tests that compare what is read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -5,8 +5,6 @@ costs seconds. Leases, scheduling and batch sizes are those of the strategy itse
 the model is left out: norms are those of a small model, merges and evaluations take no time.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Programs of a collective in one process, slow and obvious: what the loop of clocks must equal."""
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A mega-batch of Adaptive SGD that several tests begin with."""
 
-from __future__ import annotations
-
 from daskxml.strategies.adaptive_sgd import (
     AdaptiveSgd,
     Config,

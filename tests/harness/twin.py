@@ -1,7 +1,5 @@
 """A shared model, the slow obvious way: a loop over batches that begin and end."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The smallest executor that a strategy can run on: leases, gangs, and a virtual clock."""
 
-from __future__ import annotations
-
 import heapq
 import json
 from collections import deque

@@ -1,7 +1,5 @@
 """An executor of a session's commands on a virtual clock, with its own account of every row."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import dataclass, field, replace

@@ -3,8 +3,6 @@
 `make unit` imports it first, so that kernels are compiled once and not by several tests at a time.
 """
 
-from __future__ import annotations
-
 from daskxml.config import load_run_config
 from daskxml.data.parse import Dialect, parse_bytes
 from daskxml.worker.batch_runner import warm_up

@@ -1,7 +1,5 @@
 """Runs in the background, and what their dashboard serves."""
 
-from __future__ import annotations
-
 import threading
 import time
 import urllib.error

@@ -1,7 +1,5 @@
 """Settings of a worker by the values that a test cares about, wherever they belong."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from daskxml.config import load_run_config

@@ -1,7 +1,5 @@
 """Checkpoints: complete or not there, the newest few kept, damage told in one line."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

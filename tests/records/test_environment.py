@@ -1,7 +1,5 @@
 """What a run was started with is written beside it, once for every start."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

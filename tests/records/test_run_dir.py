@@ -1,7 +1,5 @@
 """A run's directory is one run's alone."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from pathlib import Path

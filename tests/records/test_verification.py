@@ -1,7 +1,5 @@
 """`daskxml verify`: runs of all kinds agree with their records; a changed number is named."""
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil

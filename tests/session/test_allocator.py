@@ -1,7 +1,5 @@
 """Rows that are leased and returned, and the events that follow for the strategy."""
 
-from __future__ import annotations
-
 import pytest
 
 from daskxml.core.work_stats import WorkStats

@@ -1,7 +1,5 @@
 """Rows of the history, folded from the events of a strategy and from what was measured."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

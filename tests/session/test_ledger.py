@@ -1,7 +1,5 @@
 """Every row of every epoch is done once, whoever takes, loses or keeps it."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Every shard has one living owner, shares follow the speeds, and nothing moves without need."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Whole runs on a virtual clock: their records, their ends, and workers that come and go."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

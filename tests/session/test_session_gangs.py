@@ -1,7 +1,5 @@
 """Sessions whose workers train together: whoever is lost or comes, each row counts once."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

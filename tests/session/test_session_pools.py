@@ -1,7 +1,5 @@
 """A pool that is 250 times slower than the replicas it is merged with: from order to history."""
 
-from __future__ import annotations
-
 import pytest
 
 from daskxml.strategies.adaptive_sgd import AdaptiveSgd, Config

@@ -1,7 +1,5 @@
 """Runs with one shared model: what a lost worker had finished stays, and is told of."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Workers that are lost, join, or report too late, in every stage of a mega-batch."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Which tasks of a pool begin, and which results count."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from daskxml.session.task_pool import HERE, PIECE, Task, TaskPool

@@ -1,7 +1,5 @@
 """Algorithm 2 worked out by hand, and what must hold at any speed."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

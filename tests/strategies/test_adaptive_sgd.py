@@ -1,7 +1,5 @@
 """Algorithms 1 and 2 of Adaptive SGD, worked out by hand, and what must hold at any speed."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

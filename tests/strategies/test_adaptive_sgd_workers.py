@@ -1,7 +1,5 @@
 """Adaptive SGD with workers of any speed that come and go."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

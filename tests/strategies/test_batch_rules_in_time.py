@@ -1,7 +1,5 @@
 """The drift test: batch sizes of Adaptive SGD over hundreds of mega-batches, by times alone."""
 
-from __future__ import annotations
-
 import pytest
 
 from daskxml.local import CostModel

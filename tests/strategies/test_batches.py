@@ -1,7 +1,5 @@
 """Rows dealt out in shares: nothing is lost, and everybody makes as many batches."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Leases: never too many, never too long, and a short wait at the end of a mega-batch."""
 
-from __future__ import annotations
-
 import heapq
 
 import pytest

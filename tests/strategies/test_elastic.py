@@ -1,7 +1,5 @@
 """Elastic SGD worked out by hand: equal quotas, leases of a second, equal weights."""
 
-from __future__ import annotations
-
 import pytest
 
 from daskxml.strategies.protocol import (

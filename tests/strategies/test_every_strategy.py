@@ -1,7 +1,5 @@
 """What must hold for any strategy, whoever comes and goes; the virtual cluster checks the most."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Gangs of a mega-batch: how long they are, and what a loss, an arrival and a stop do to them."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Strategies of gangs worked out by hand: what each exchanges, with which batches and rates."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

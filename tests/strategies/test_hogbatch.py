@@ -1,7 +1,5 @@
 """Algorithm 1 and CPU+GPU Hogbatch worked out by hand; what all with a shared model have alike."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Pools of CPU threads among replicas that are merged: bounds of their own, batches as updates."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

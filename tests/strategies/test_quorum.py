@@ -1,7 +1,5 @@
 """Merges by a quorum: traces of who is waited for, and of what becomes of a worker that is late."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Static proportional batches worked out by hand: a probe, sizes for good, weights by size."""
 
-from __future__ import annotations
-
 import pytest
 
 from daskxml.strategies.protocol import (

@@ -1,7 +1,5 @@
 """Gangs and merges in one process, against the same algorithms written out plainly."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

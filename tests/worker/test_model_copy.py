@@ -1,7 +1,5 @@
 """A copy of the shared model: pulled for every batch, its change added, nothing overwritten."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

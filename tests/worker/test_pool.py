@@ -1,7 +1,5 @@
 """Threads that update one model without locks."""
 
-from __future__ import annotations
-
 import threading
 from functools import partial
 from importlib import import_module

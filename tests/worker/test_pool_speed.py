@@ -1,7 +1,5 @@
 """Two threads of a pool do more than one, on a machine that has two cores to spare."""
 
-from __future__ import annotations
-
 import os
 import statistics
 import time

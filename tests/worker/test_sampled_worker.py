@@ -1,7 +1,5 @@
 """A worker whose output layer is sampled: what it tells, and what goes into a checkpoint."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

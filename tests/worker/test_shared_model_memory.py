@@ -1,7 +1,5 @@
 """Memory that processes share: writes seen, a creator killed, nothing left behind."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

@@ -1,7 +1,5 @@
 """The loss of the training rows: the same sum for any division of the rows among workers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """A worker's share of a run: leases, models that rotate, rows held and rows fetched."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

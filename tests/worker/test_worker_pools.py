@@ -1,7 +1,5 @@
 """Members that are pools, and members that update one model together."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
