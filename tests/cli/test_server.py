@@ -26,6 +26,7 @@ from daskxml.data.text import Vectorizer
 from daskxml.models.trained import Model
 from harness.commands import Command
 from harness.small_models import random_network
+from harness.watched_run import until
 
 FEATURES, LABELS = 40, 30
 NAMES = {
@@ -63,16 +64,22 @@ class Served:
         return answer.status, json.loads(read) if is_json else read.decode()
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    directory = tmp_path_factory.mktemp("served") / "model"
-    model_of(0).save(directory)
-    limits = ("--request-bytes", 100_000, "--request-rows", 50, "--request-seconds", 1)
-    with Command("serve", directory, "--port", 0, *limits) as command:
+@contextlib.contextmanager
+def serving(model: Model, directory: Path, *options: object) -> Iterator[Served]:
+    """Serve a model, which ends well when it is told to."""
+    model.save(directory)
+    with Command("serve", directory, "--port", 0, *options) as command:
         yield Served(command, directory)
         os.kill(command.pid, signal.SIGTERM)
         status, _, errors = command.end()
     assert (status, "Traceback" in errors) == (0, False), errors
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    limits = ("--request-bytes", 100_000, "--request-rows", 50, "--request-seconds", 1)
+    with serving(model_of(0), tmp_path_factory.mktemp("served") / "model", *limits) as server:
+        yield server
 
 
 def rows_of(count: int, seed: int = 1) -> sp.csr_matrix:
@@ -225,17 +232,15 @@ def test_headers_have_a_limit_of_size(served: Served, kib: int, end: bytes) -> N
 
 
 def test_a_hostile_body_delays_nobody(tmp_path: Path) -> None:
-    model_of(0).save(tmp_path / "model")
     hostile = [
         b'{"rows":[' + b"{}," * 5_000_000 + b"{}]}",
         b'{"rows":[{"ids":[' + b"-3," * 900_000 + b"3]}]}",
         b'{"rows":[{"ids":[' + b"[]," * 900_000 + b"3]}]}",
         b"{" + b'"a":1,' * 2_000_000 + b'"b":1}',
     ]
-    with Command("serve", tmp_path / "model", "--port", 0) as command:
-        server = Served(command, tmp_path / "model")
+    with serving(model_of(0), tmp_path / "model") as server:
         server.ask("/predict", {"rows": [ONE]})
-        before = memory_mib(command.pid)
+        before = memory_mib(server.command.pid)
         for body in hostile:
             with ThreadPoolExecutor(1) as pool:
                 asked, slowest_s = pool.submit(server.ask, "/predict", body), 0.0
@@ -245,7 +250,7 @@ def test_a_hostile_body_delays_nobody(tmp_path: Path) -> None:
                     slowest_s = max(slowest_s, time.perf_counter() - begun_s)
                 assert asked.result()[0] in (413, 422)  # which the client hears of
             assert slowest_s < 1.5, body[:30]
-        assert memory_mib(command.pid) < before + 300
+        assert memory_mib(server.command.pid) < before + 300
 
 
 def memory_mib(pid: int) -> float:
@@ -395,13 +400,6 @@ def test_requests_under_way_are_answered_at_the_end(tmp_path: Path) -> None:
         assert command.end()[0] == 0
 
 
-def until(is_so: Any) -> None:
-    deadline = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_what_cannot_be_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model_of(0).save(tmp_path / "model")
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -417,16 +415,12 @@ def test_what_cannot_be_served(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_names_of_neither_features_nor_labels(tmp_path: Path) -> None:
     named = model_of(0)
     header = replace(named.header, feature_names=(), label_names=())
-    Model(header, named.parameters, named.label_counts).save(tmp_path / "model")
-    with Command("serve", tmp_path / "model", "--port", 0) as command:
-        plain = Served(command, tmp_path / "model")
+    unnamed = Model(header, named.parameters, named.label_counts)
+    with serving(unnamed, tmp_path / "model") as plain:
         answer = plain.ask("/predict", {"rows": [ONE]})[1]["predictions"][0]
         assert answer["labels"] == answer["ids"]
-        assert (
-            "no names of features"
-            in plain.ask("/predict", {"rows": [{"names": ["a"]}]})[1]["error"]
-        )
-        os.kill(command.pid, signal.SIGTERM)
+        refused = plain.ask("/predict", {"rows": [{"names": ["a"]}]})[1]["error"]
+        assert "no names of features" in refused
 
 
 def test_texts_for_a_model_of_texts_and_for_another(served: Served, tmp_path: Path) -> None:
@@ -437,9 +431,8 @@ def test_texts_for_a_model_of_texts_and_for_another(served: Served, tmp_path: Pa
     model, words = model_of(0), tuple(f"w{i}" for i in range(FEATURES))
     vectorizer = Vectorizer(TextSettings(), words, 9, (1,) * FEATURES)
     header = replace(model.header, feature_names=words, vectorizer=vectorizer)
-    Model(header, model.parameters, model.label_counts).save(tmp_path / "texts")
-    with Command("serve", tmp_path / "texts", "--port", 0) as command:
-        of_texts = Served(command, tmp_path / "texts")
+    model = Model(header, model.parameters, model.label_counts)
+    with serving(model, tmp_path / "texts") as of_texts:
         status, found = of_texts.ask("/predict", {"text": ["w3 W5 new", "w1"], "k": 2})
         expected = of_texts.model.predict_text(["w3 w5", "w1"], k=2)
         assert [row["labels"] for row in found["predictions"]] == expected

@@ -17,6 +17,7 @@ from daskxml.cluster.event_log import RunRecord
 from daskxml.config import load_run_config
 from daskxml.core.errors import ClusterError
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
+from harness.records import history
 
 ROWS = SyntheticSpec(rows=1500, test_rows=200, features=200, labels=30, seed=9)
 
@@ -39,12 +40,7 @@ def test_without_a_run_file_four_trees_are_trained(trained, capsys):
     assert main(["train", train, "--test", test, "--workers", "1", "--out", out]) == 0
     assert repr(daskxml.load(out)) == "<daskxml.Model 200 -> 30, 4 label trees>"
     run = daskxml.train(train=train, test=test, workers=1)
-    assert run.metrics == history(trained, "trees")[-1]["metrics"]
-
-
-def history(folder, run="run"):
-    text = (folder / run / "history.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
+    assert run.metrics == history(trained / "trees")[-1]["metrics"]
 
 
 def test_a_run_directory_holds_the_resolved_run_the_history_and_the_model(trained):
@@ -52,7 +48,7 @@ def test_a_run_directory_holds_the_resolved_run_the_history_and_the_model(traine
     assert config.training.megabatches == 4
     assert config.model.hidden == (16,)
     assert config.cluster.workers == 1
-    assert [row["megabatch"] for row in history(trained)] == [1, 2, 3, 4]
+    assert [row["megabatch"] for row in history(trained / "run")] == [1, 2, 3, 4]
     assert {"model.json", "model.safetensors"} <= {p.name for p in (trained / "run").iterdir()}
 
 
@@ -60,7 +56,7 @@ def test_evaluate_agrees_with_the_history_and_with_a_count_of_what_predict_wrote
     run, test = str(trained / "run"), str(trained / "test.txt")
     assert main(["evaluate", run, test, "--json"]) == 0
     metrics = json.loads(capsys.readouterr().out)
-    assert metrics == history(trained)[-1]["metrics"]
+    assert metrics == history(trained / "run")[-1]["metrics"]
     out = trained / "scores.npz"
     assert main(["predict", run, test, "--top-k", "1", "--out", str(out)]) == 0
     scores, labels = scipy.sparse.load_npz(out), generate(ROWS)[1].labels
@@ -72,7 +68,7 @@ def test_evaluate_agrees_with_the_history_and_with_a_count_of_what_predict_wrote
 
 
 def test_a_real_run_is_reported_and_compared(trained, tmp_path, capsys):
-    run, rows = str(trained / "run"), history(trained)
+    run, rows = str(trained / "run"), history(trained / "run")
     assert main(["report", run, "--out", str(tmp_path)]) == 0
     page = (tmp_path / "index.html").read_text()
     assert "ended by megabatches" in page
@@ -91,14 +87,16 @@ def test_a_network_of_this_process_is_that_of_one_worker(trained):
     there = daskxml.load(trained / "run")
     for name, array in run.model.parameters.items():
         np.testing.assert_array_equal(array, there.parameters[name])
-    assert [row["metrics"] for row in run.history] == [row["metrics"] for row in history(trained)]
+    assert [row["metrics"] for row in run.history] == [
+        row["metrics"] for row in history(trained / "run")
+    ]
 
 
 def test_a_run_goes_on_by_its_own_run_file(trained, capsys):
-    before = history(trained)
+    before = history(trained / "run")
     run = str(trained / "run")
     assert main(["train", "--resume", run, "--set", "training.megabatches=5", "--workers=0"]) == 0
-    after = history(trained)
+    after = history(trained / "run")
     assert after[:4] == before
     assert [row["megabatch"] for row in after] == [1, 2, 3, 4, 5]
     assert "ended by  megabatches" in capsys.readouterr().out

@@ -33,7 +33,7 @@ STAGES = ("train", "merge", "evaluate", "checkpoint")
 
 
 def rows_of(spans):
-    """Return (epoch, stream, place) of every row."""
+    """Return (epoch, stream, place) of every row: the naive way to name rows."""
     return [(e, s, place) for e, s, start, stop in spans for place in range(start, stop)]
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from daskxml.session.ledger import Ledger, Span, cut_batches
+from harness.virtual_executor import rows_of
 
 WORKERS = st.sampled_from("abc")
 SPANS = st.lists(
@@ -20,11 +21,6 @@ SPANS = st.lists(
     ),
     max_size=6,
 )
-
-
-def rows_of(spans):
-    """Return (epoch, stream, place) of every row: the naive way to name rows."""
-    return [(s.epoch, s.stream, place) for s in spans for place in range(s.start, s.stop)]
 
 
 class LedgerMachine(RuleBasedStateMachine):
