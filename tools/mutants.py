@@ -10,10 +10,11 @@ Nothing is written to the sources. One process has imported and collected everyt
 mutants of the sample in its modules, each behind a switch; a mutant is a fork of that process that
 turns one switch on. That of a mutant is on in the processes that a test starts as well.
 
-    PYTHONPATH=tests python tools/mutants.py [--sample 500] [--minutes 30] [--map FILE]
+    PYTHONPATH=tests python tools/mutants.py [--sample 500] [--seed 0] [--minutes 30] [--map FILE] \
+        [--result NAME]
 
 A later call examines those of the sample that the result file does not have yet; the verdict on a
-survivor is written there by hand. The map has, for
+survivor is written there by hand. Another sample has another file. The map has, for
 each test and each simulated run, its time and which mutants it reaches; it is made first.
 """
 
@@ -527,6 +528,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--map", type=Path, default=ROOT / "build" / "mutants.json")
+    parser.add_argument("--result", default="mutants", help="its file's name in the results")
     parser.add_argument("--again", action="store_true", help="examine the survivors again")
     parser.add_argument("--tests", nargs="+", default=TESTS, help="folders and files")
     chosen = parser.parse_args()
@@ -540,7 +542,7 @@ def main() -> int:
     import harness.faults.simulation  # noqa: F401 - for all forks
     from machine import RESULTS, write_result
 
-    path = RESULTS / "mutants.json"
+    path = RESULTS / f"{chosen.result}.json"
     rows = (
         {it["mutant"]: it for it in json.loads(path.read_text())["rows"]} if path.exists() else {}
     )
@@ -553,7 +555,7 @@ def main() -> int:
         rows[row["mutant"]] = row
         print(f"{row['by'] or 'SURVIVES':10} {row['mutant']}  {row['source']}", flush=True)
         with contextlib.redirect_stdout(io.StringIO()):  # without its table
-            write_result("mutants", [*rows.values()], sample=chosen.sample, seed=chosen.seed,
+            write_result(chosen.result, [*rows.values()], sample=chosen.sample, seed=chosen.seed,
                          counts=counted(rows.values()))  # fmt: skip
 
     with tempfile.TemporaryDirectory() as name:
