@@ -312,6 +312,11 @@ def test_momentum_and_first_batch_size_are_passed_on():
     assert [merge for _, merge in cluster.merges] == 2 * [expected]
 
 
+@pytest.mark.parametrize("size", [8, 64])
+def test_the_first_batch_size_may_be_at_either_bound(size):
+    assert Config(batch_min=8, batch_max=64, batch_initial=size).first_size(0) == size
+
+
 def test_a_real_batch_size_is_leased_in_whole_rows():
     machine = strategy()
     state = machine.restore(
