@@ -4,6 +4,7 @@ import inspect
 import socket
 import sys
 import types
+from contextlib import nullcontext
 from typing import Any
 
 import dask
@@ -57,6 +58,17 @@ def test_a_dashboard_has_another_port_where_its_own_is_taken(monkeypatch):
         monkeypatch.setattr(connection, "DASHBOARD_PORT", port)
         assert connection._dashboard_address(True) == f"{connection.HOST}:0"
     assert connection._dashboard_address(True) == f"{connection.HOST}:{port}"
+
+
+@pytest.mark.parametrize("asked", ["auto", "tcp", "ucx"])
+@pytest.mark.parametrize("spoken", ["tcp", "tls", "ucx", "ucxx"])
+def test_a_scheduler_that_speaks_another_protocol_is_refused(asked, spoken):
+    """``ucxx`` is another name of ``ucx``."""
+    scheduler = types.SimpleNamespace(address=f"{spoken}://host:8786")
+    client = types.SimpleNamespace(scheduler=scheduler)
+    fits = asked == "auto" or asked == spoken.replace("ucxx", "ucx")
+    with nullcontext() if fits else pytest.raises(ConfigError, match=f"speaks {spoken}; start it"):
+        connection._check_protocol(client, ClusterSection(protocol=asked))
 
 
 @pytest.mark.parametrize("dashboard", [True, False])
