@@ -14,6 +14,7 @@ from daskxml.cluster.worker_group import (
     first_failure,
     is_unreachable,
     result_of,
+    wait_for_loss,
 )
 from daskxml.cluster.worker_info import WorkerInfo
 from daskxml.cluster.worker_plugin import PLUGIN, RunWorkerPlugin
@@ -96,6 +97,18 @@ def test_a_worker_that_is_closing_has_no_handlers_and_is_waited_for(monkeypatch)
             await group.call(second, "daskxml_norm")
 
     with_group(act)
+
+
+def test_who_has_waited_for_a_loss_leaves_no_task_behind():
+    async def act():
+        workers = [WorkerHandle(WorkerInfo(name, f"tcp://h:{name}")) for name in ("1", "2")]
+        assert not await wait_for_loss(workers, 0.01)
+        workers[1].lost.set()
+        assert await wait_for_loss(workers, 10.0)
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(act())
 
 
 def test_the_cause_of_other_failures_is_reported():
