@@ -48,7 +48,12 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("session", "strategies", "cluster", "records", "worker")
-TESTS = (*(f"tests/{room}" for room in ROOMS), "tests/local", *(f"daskxml/{it}" for it in ROOMS))
+TESTS = (
+    *(f"tests/{room}" for room in ROOMS),
+    "tests/local",
+    "tests/faults",
+    *(f"daskxml/{it}" for it in ROOMS),
+)
 VARIABLE = "DASKXML_MUTANT"
 SWITCH = "_is_mutant"  # a function in each module that has mutants
 SIMULATIONS = 200
