@@ -11,7 +11,7 @@ import dask
 import pytest
 from distributed import LocalCluster, Nanny
 
-from daskxml.cluster import connection
+from daskxml.cluster import connection, worker_info
 from daskxml.cluster.connection import (
     choose_gpus,
     choose_protocol,
@@ -77,6 +77,13 @@ def test_a_cluster_of_gpus_has_a_dashboard_where_one_is_asked_for(monkeypatch, d
     monkeypatch.setitem(sys.modules, "dask_cuda", made)
     options = connection._gpu_cluster(ClusterSection(), GPUS, {}, "/tmp", "tcp", dashboard)
     assert (options["dashboard_address"] is not None) == dashboard
+
+
+@pytest.mark.parametrize("gpus", [[], GPUS[:1]])
+def test_a_worker_says_why_its_gpu_cannot_be_used(monkeypatch, gpus):
+    monkeypatch.setattr(worker_info, "usable_gpus", lambda: gpus)
+    monkeypatch.setattr(worker_info, "cuda_problem", lambda driver, installed: OLD)
+    assert worker_info.probe_process().gpu_problem == (OLD if gpus else "")
 
 
 def test_each_worker_steps_where_it_can():

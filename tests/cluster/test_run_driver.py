@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from distributed import Scheduler
 
+from daskxml.cluster import run_driver
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.cluster.scheduler_plugin import RunSchedulerPlugin
 from daskxml.cluster.worker_group import WorkerHandle
@@ -132,6 +133,16 @@ def test_a_run_is_resumed_only_when_the_one_before_has_left_its_directory() -> N
         return found
 
     assert asyncio.run(resume()) == [True, False]
+
+
+def test_a_run_says_that_it_waits_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def come(*args: object) -> None:
+        """A worker comes at once."""
+
+    monkeypatch.setattr(run_driver, "wait_for_worker", come)
+    driver = new_driver()
+    asyncio.run(driver._await_workers())
+    assert driver.event_log.summary()["state"] == "waiting for workers"
 
 
 def test_a_run_is_cancelled_before_it_is_closed() -> None:

@@ -91,6 +91,14 @@ def attempt(number):
     return json.dumps(SESSION | {"history": [], "attempt": number})
 
 
+def test_a_tree_is_not_followed_by_those_of_a_history_that_was_given_up(tmp_path):
+    for number in range(4):
+        store_member(tmp_path, number, models(), {})
+    (tmp_path / "checkpoints" / "000002.safetensors").unlink()  # damaged, and so deleted
+    assert store_member(tmp_path, 1, models(), {}) == ""
+    assert [path.stem for path in checkpoints(tmp_path)] == ["000001", "000002"]
+
+
 def test_no_checkpoint(tmp_path):
     assert checkpoints(tmp_path) == []
     with pytest.raises(ModelError, match="no checkpoint to resume from"):

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from daskxml.config import load_run_config, packaged_run_files
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.work_stats import WorkStats
 from daskxml.local import Arrival, CostModel, Loss, Network
+from daskxml.records.audit import Audit
+from daskxml.records.disagreements import Findings
 from daskxml.session.history import MegabatchLog
 from daskxml.session.ledger import Ledger, Span
 from harness.records import audited, history, objections
@@ -283,6 +286,30 @@ def test_what_was_changed_is_named(run: Path, change: Any, found: str) -> None:
     said = problems(run, rows)
     assert any(found in line for line in said), said
     assert all("\n" not in line and len(line) < 320 for line in said)
+
+
+@pytest.mark.parametrize("count", [4, 5])
+def test_the_first_places_where_rows_are_missing_are_named(count: int) -> None:
+    findings = Findings()
+    coverage = SimpleNamespace(gaps=lambda: [(0, 0, 9 * n, 9 * n + 1) for n in range(count)])
+    audit: Any = SimpleNamespace(
+        _coverage=coverage, _left=0, _log=MegabatchLog(1, 0.0), findings=findings
+    )
+    Audit._check_gaps(audit)
+    (problem,) = findings.disagreements
+    last = ", 27 to 28 of epoch 0, stream 0" + ", ..." * (count > 4)
+    assert problem.written.endswith(f"{last})")
+
+
+@pytest.mark.parametrize("momentum", [0.9, 0.8])
+def test_settings_of_a_start_without_a_merge_are_noted(copied: Path, momentum: float) -> None:
+    starts = json.loads((copied / "environment.json").read_text())
+    (copied / "environment.json").write_text(json.dumps([*starts, starts[-1]]))
+    text = (copied / "run.toml").read_text()
+    assert "momentum = 0.9" in text
+    (copied / "run.toml").write_text(text.replace("momentum = 0.9", f"momentum = {momentum}"))
+    found = daskxml.verify(copied)
+    assert (found.disagreements, bool(found.notes)) == ((), momentum != 0.9)
 
 
 def test_a_state_that_no_strategy_has_written_is_named(run: Path) -> None:

@@ -238,6 +238,8 @@ def test_resize_and_limits(partition):
     replica = make_replica(rows=8)
     with pytest.raises(ConfigError, match="64 rows exceeds max_batch_rows = 8"):
         train(replica, partition)
+    with pytest.raises(ConfigError, match="64 rows exceeds max_batch_rows = 8"):
+        replica.loss_sum([Segment(partition, np.arange(64))])
     replica.resize(ROWS)
     replica.resize(4)
     assert replica.max_batch_rows == ROWS
