@@ -1,4 +1,4 @@
-"""The package does not grow unnoticed.
+"""Neither the package nor its tests grow unnoticed.
 
 Raise a number only in the commit that says what the addition replaces and why it is worth its size.
 After making something smaller, lower the number to what was reached.
@@ -19,6 +19,7 @@ LIMITS = {
     "lines of the package": 30_249,
     "benchmark scripts": 30,
     "lines of benchmarks": 5_500,
+    "lines of tests": 35_318,
     "pages": 50,
     "run files": 26,
     "commands": 16,
@@ -46,6 +47,7 @@ def counted() -> dict[str, int]:
         "lines of the package": code_lines("daskxml"),
         "benchmark scripts": len([*(ROOT / "benchmarks").rglob("*.py")]),
         "lines of benchmarks": code_lines("benchmarks"),
+        "lines of tests": code_lines("tests"),
         "pages": len([*(ROOT / "docs").rglob("*.md")]),
         "run files": len([*(ROOT / "pipelines").glob("*.toml")]),
         "commands": len(COMMANDS),
