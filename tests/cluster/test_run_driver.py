@@ -1,7 +1,8 @@
 """A run's driver, without a cluster."""
 
 import asyncio
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from distributed import Scheduler
@@ -11,6 +12,7 @@ from daskxml.cluster.run_driver import RunDriver
 from daskxml.cluster.scheduler_plugin import RunSchedulerPlugin
 from daskxml.cluster.worker_group import WorkerHandle
 from daskxml.cluster.worker_info import Capabilities, WorkerInfo
+from daskxml.cluster.worker_plugin import RunWorkerPlugin
 from daskxml.config import load_run_config
 from daskxml.core.errors import ClusterError
 from daskxml.session.commands import EndRun, MergeReplicas, MergeResult, StopRequest
@@ -133,6 +135,26 @@ def test_a_run_is_resumed_only_when_the_one_before_has_left_its_directory() -> N
         return found
 
     assert asyncio.run(resume()) == [True, False]
+
+
+def test_a_worker_that_is_lost_before_it_joins_is_forgotten() -> None:
+    """Else who comes to its address would be taken for it."""
+    driver, loop = new_driver(), None
+    worker = WorkerHandle(WorkerInfo("0", "tcp://h:1"))
+    driver.group.candidates[worker.address] = worker
+    assert asyncio.run(driver._lose(worker, loop)) == []
+    assert driver.group.at(worker.address) is worker  # it was silent, and may come yet
+    worker.lost.set()
+    assert asyncio.run(driver._lose(worker, loop)) == []
+    assert driver.group.at(worker.address) is None
+
+
+def test_a_worker_sends_the_models_of_runs_that_it_has() -> None:
+    """A run that is over here, or not there yet, has a model that nobody takes."""
+    plugin, held = RunWorkerPlugin(), SimpleNamespace(host_models=lambda: (7, {}), best=3)
+    plugin.queues = {"run": cast("Any", SimpleNamespace(worker=held))}
+    assert asyncio.run(plugin.send_models("run")) == {"generation": 7, "best_megabatch": 3}
+    assert asyncio.run(plugin.send_models("other")) == {"generation": -1}
 
 
 def test_a_run_says_that_it_waits_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:

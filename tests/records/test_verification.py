@@ -258,6 +258,10 @@ def work_that_is_never_done(rows: list[Row]) -> None:
     rows[1]["trace"].remove(entries(rows[1], "WorkDone")[-1])
 
 
+def decision_that_is_missing(rows: list[Row]) -> None:
+    del next(entry for entry in rows[1]["trace"] if len(entry) > 1)[-1]
+
+
 def unknown_worker(rows: list[Row]) -> None:
     event = entries(rows[1], "WorkDone")[0][0]
     event[2:] = [{"nobody": next(iter(by_name.values()))} for by_name in event[2:]]
@@ -270,6 +274,7 @@ def unknown_worker(rows: list[Row]) -> None:
         (other_seconds, ": busy_s is"),
         (other_updates, ": updates of a lease of"),
         (done_rows_that_were_not_leased, ": rows of a lease that is done is"),
+        (decision_that_is_missing, ": what follows event "),
         (work_that_is_never_done, ": rows of leases that are open at the merge is ["),
         (other_span, "mega-batch 2, worker 0: rows of its leases is ["),
         (shifted_span, "of epoch 0, stream 0: times counted is 2, also by worker"),
