@@ -8,6 +8,7 @@ import pytest
 from distributed import Scheduler
 
 from daskxml.cluster import run_driver
+from daskxml.cluster.fit_driver import FitDriver
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.cluster.scheduler_plugin import RunSchedulerPlugin
 from daskxml.cluster.worker_group import WorkerHandle
@@ -135,6 +136,30 @@ def test_a_run_is_resumed_only_when_the_one_before_has_left_its_directory() -> N
         return found
 
     assert asyncio.run(resume()) == [True, False]
+
+
+def test_a_run_of_trees_says_that_it_prepares_workers() -> None:
+    async def none_fits(present: object) -> list[WorkerHandle]:
+        return []
+
+    client: Any = None
+    driver = FitDriver(client, "run", load_run_config("best"), {})
+    admission: Any = SimpleNamespace(fit_workers=none_fits, publish_hardware=list)
+    driver._admission = admission
+    asyncio.run(driver._admit())
+    assert driver.event_log.summary()["state"] == "preparing workers"
+
+
+def test_a_run_that_is_stopped_while_it_loads_leaves_its_workers() -> None:
+    async def stop() -> bool:
+        plugin, driver, part = RunSchedulerPlugin(), new_driver(), Part()
+        driver.is_detached, driver.membership = True, part
+        part.may_close.set()
+        plugin.drivers, plugin._tasks = {"run": driver}, {}
+        await plugin.stop_run("run", "asked")
+        return part.is_closed
+
+    assert asyncio.run(stop())
 
 
 def test_a_worker_that_is_lost_before_it_joins_is_forgotten() -> None:
