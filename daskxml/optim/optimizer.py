@@ -90,7 +90,7 @@ class Optimizer:
     >>> for _ in range(2):
     ...     optimizer.begin_step()
     ...     optimizer.dense("b", kernels.zeros(2) + 1, lr=0.5)
-    ...     optimizer.end_step()
+    ...     optimizer.end_step(lr=0.5)
     >>> bias, optimizer.state()["momentum"], optimizer.state()["steps"]
     (array([-1.45, -1.45], dtype=float32), array([1.9, 1.9], dtype=float32), array([2]))
     """
@@ -109,7 +109,7 @@ class Optimizer:
         else:
             self._moments, self._steps = partner._moments, partner._steps
         self._moment_views = {name: views(flat) for name, flat in self._moments.items()}
-        self._step, self._lr = 0, 0.0
+        self._step = 0
         self._wholes: dict[str, ParameterSlice] = {}
         self._sparse: dict[str, SparseGradient] = {}
         self._scratch = Scratch(kernels)
@@ -155,7 +155,6 @@ class Optimizer:
 
     def dense(self, name: str, grad: Array, lr: float, rows: slice = slice(None)) -> None:
         """Apply the gradient of ``parameter[rows]``, of the same shape."""
-        self._lr = lr
         rule, target, rate = self._target(name, lr, rows)
         rule.update(target, RowGradient(as_rows(grad)), rate, self._step)
 
@@ -163,7 +162,6 @@ class Optimizer:
         self, name: str, rows: slice, left: Array, right: Array, lr: float, scale: float = 1.0
     ) -> None:
         """Apply the gradient ``scale * left.T @ right`` of ``parameter[rows]``."""
-        self._lr = lr
         rule, target, rate = self._target(name, lr, rows)
         if rule.is_fused:
             keep = rule.keep(target, rate)
@@ -173,7 +171,6 @@ class Optimizer:
 
     def in_place(self, name: str, lr: float) -> InPlace | None:
         """Return where a gradient can be added instead of `product`, if the rule is that."""
-        self._lr = lr
         rule, target, rate = self._target(name, lr)
         if not rule.is_fused:
             return None
@@ -197,14 +194,13 @@ class Optimizer:
         self, name: str, x: Csr, rows: Array, delta: Array, lr: float, drop: Drop
     ) -> None:
         """Apply ``x[rows].T @ delta``, a segment's part; zero for features that are not in use."""
-        self._lr = lr
         if self._is_fused(name):
             _, target, rate = self._target(name, lr)
             self._kernels.sparse_update(target.weight, x, rows, delta, -rate, drop)
         else:
             self._sparse_gradient(name).add(x, rows, delta, drop)
 
-    def end_step(self) -> None:
+    def end_step(self, lr: float) -> None:
         """Apply the gradients that were collected."""
         whole = {name: RowGradient(as_rows(array)) for name, array in self._collected.items()}
         for name, sparse in self._sparse.items():
@@ -216,9 +212,9 @@ class Optimizer:
                     device_count=sums.device_count,
                 )  # fmt: skip
             else:
-                target = self._target(name, self._lr)
+                target = self._target(name, lr)
                 self._update_by_sums(*target, sums, sparse.deltas, skips=True)
-        self._apply(whole, self._lr)
+        self._apply(whole, lr)
         self._clear_step()
 
     def apply(self, gradient: Mapping[str, Array], lr: float) -> None:
@@ -390,7 +386,7 @@ class Optimizer:
 class GradientBuffer(Optimizer):
     """A gradient in one flat array, laid out as the parameters of a model.
 
-    Gradients are added up: that is a step of SGD at the rate -1, whichever is given.
+    Gradients are added up by steps of SGD at the rate -1, which callers give.
 
     Parameters
     ----------
@@ -410,7 +406,7 @@ class GradientBuffer(Optimizer):
     >>> from daskxml.kernels import get_kernels
     >>> kernels = get_kernels("cpu", 1)
     >>> buffer = GradientBuffer(kernels, 4, lambda flat: {"w": flat[:2], "b": flat[2:]})
-    >>> buffer.dense("b", kernels.zeros(2) + 1, lr=0.1)
+    >>> buffer.dense("b", kernels.zeros(2) + 1, lr=-1.0)
     >>> buffer.flat
     array([0., 0., 1., 1.], dtype=float32)
     """
@@ -419,9 +415,6 @@ class GradientBuffer(Optimizer):
         self.flat = kernels.zeros(size)
         self.views = views(self.flat)
         super().__init__(OptimizerConfig(), kernels, self.views, views, size)
-
-    def _target(self, name: str, lr: float, rows: slice = slice(None)) -> Target:
-        return self._sum, self._slice(name, rows), -1.0
 
     def clear(self) -> None:
         """Set all of it to zero, with a single fill."""

@@ -12,8 +12,8 @@ LARGEST_FLOAT = 1e12  # far above any time, rate or metric
 
 _ROW = {
     "megabatch": int, "rows": int, "epoch": float, "train_s": float, "merge_s": float,
-    "wall_s": float, "eval_s": float, "overlapped_s": float, "merged_bytes": int,
-    "moved_bytes": int, "workers": dict, "metrics": dict, "perturbed": bool, "events": list,
+    "wall_s": float, "eval_s": float, "merged_bytes": int, "moved_bytes": int, "workers": dict,
+    "metrics": dict, "perturbed": bool, "events": list,
 }  # fmt: skip
 _WORKER = {
     "updates": int, "rows": int, "batch_rows": int, "lr": float, "weight": float, "busy_s": float,

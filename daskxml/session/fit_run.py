@@ -336,7 +336,6 @@ class FitRun:
             "wall_s": 0.0,
             "train_s": train_s,
             "merge_s": 0.0 if is_beside else waited_s,
-            "overlapped_s": waited_s if is_beside else 0.0,
             "eval_s": 0.0,
             "metrics": {},
             "pieces": len(member.pieces),

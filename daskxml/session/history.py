@@ -10,7 +10,7 @@ key                                 meaning
 ``megabatch``, ``rows``, ``epoch``  number, from 1; rows and epochs since the run began
 ``wall_s``                          seconds since the run began, evaluation included
 ``train_s``, ``merge_s``,           seconds of this mega-batch: training, what the workers waited
-``overlapped_s``, ``eval_s``        for the merge, the merge beside training, evaluation
+``eval_s``                          for the merge, evaluation
 ``loss``                            mean loss of its rows, each by the replica of its time
 ``metrics``, ``training_loss``      of the merged model, where measured: on the test rows, on all
                                     training rows
@@ -294,7 +294,6 @@ class MegabatchLog:
             "wall_s": 0.0,
             "train_s": self.trained_s - self.begun_s,
             "merge_s": self.merge_s,
-            "overlapped_s": 0.0,
             "eval_s": 0.0,
             "loss": loss_sum / max(1, self.rows),
             "metrics": {},

@@ -107,11 +107,6 @@ class Communicator:
         self._is_closed = False
         self._handlers[HANDLER] = self.accept
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no collective runs, no connection waits for one, and no channels are cached."""
-        return not (self._endpoints or self._pending or len(self._rendezvous) or self._cache)
-
     async def run_programs(
         self,
         collective: CollectiveId,

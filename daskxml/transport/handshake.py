@@ -122,10 +122,6 @@ class Rendezvous:
     def __init__(self) -> None:
         self._futures: dict[ChannelId, asyncio.Future[PendingConnection]] = {}
 
-    def __len__(self) -> int:
-        """Connections that wait, and connections that are waited for."""
-        return len(self._futures)
-
     def put(self, pending: PendingConnection) -> bool:
         """Add a connection; return False if its channel has one already."""
         future = self._future(pending.channel)

@@ -246,7 +246,7 @@ class Replica:
         with _no_retry(), self.kernels.time_range("step"):
             self.optimizer.begin_step()
             result = self._pass(batch, lr, key, self.optimizer, nonzeros)
-            self.optimizer.end_step()
+            self.optimizer.end_step(lr)
         return result
 
     def _captured_step(
@@ -274,7 +274,7 @@ class Replica:
         self._check_rows(batch)
         nonzeros = self.count(batch)
         self.kernels.reserve(self.sizes(batch_rows(batch), nonzeros))
-        return self._pass(batch, 0.0, key, buffer, nonzeros)
+        return self._pass(batch, -1.0, key, buffer, nonzeros)
 
     def apply(self, gradient: Mapping[str, Array], lr: float) -> None:
         """Step by a whole gradient, by names: `gradient`, then this, is `step` up to rounding."""

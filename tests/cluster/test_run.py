@@ -20,6 +20,7 @@ from daskxml.data.rows import to_scipy
 from daskxml.records.environment import describe_machine, read_starts
 from harness.clusters import local_client
 from harness.deaths import die_in
+from harness.idle import is_idle
 from harness.ledger_check import check_ledger
 from harness.records import history
 
@@ -269,11 +270,11 @@ def test_merges_use_links_that_stay_until_the_end(
     opened = 1  # of a ring
     assert [*counts.values()] == [{"opened": opened, "asked": 0}] * 2
     check_run(run, data, values)
-    is_idle = lambda dask_worker: dask_worker.plugins["daskxml"].communicator.is_idle  # noqa: E731
-    assert all(patched.run(is_idle).values())
+    check = lambda dask_worker: is_idle(dask_worker.plugins["daskxml"].communicator)  # noqa: E731
+    assert all(patched.run(check).values())
     with pytest.raises(TrainingError, match="not finite"):
         daskxml.train({**values, "strategy": {"lr": 1e30}}, client=patched, train=data["train"])
-    assert all(patched.run(is_idle).values())
+    assert all(patched.run(check).values())
 
 
 def test_matrices_train_the_same_model_as_their_files(

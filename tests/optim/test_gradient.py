@@ -44,7 +44,7 @@ def test_many_chunks_change_their_rows_once(name, threads):
                 optimizer.subset_sums("w", sums, x, 0.1)
             else:
                 optimizer.subset("w", sums.ids, whole[sums.ids], 0.1)
-            optimizer.end_step()
+            optimizer.end_step(0.1)
     kernels.close()
     np.testing.assert_allclose(*flats, atol=1e-4)
     others = np.setdiff1d(np.arange(len(whole)), sums.ids)
@@ -57,5 +57,5 @@ def test_gradients_are_collected_in_chunks(width):
     kernels = get_kernels("cpu", 1)
     arrays = GradientBuffer(kernels, whole.size, lambda flat: {"w": flat.reshape(whole.shape)})
     for _ in range(2):
-        arrays.subset_sums("w", sums, x, 0.1)
+        arrays.subset_sums("w", sums, x, -1.0)
     np.testing.assert_allclose(arrays.views["w"], 2 * whole, atol=1e-4)

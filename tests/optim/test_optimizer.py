@@ -90,7 +90,7 @@ def stream(trained, steps, lr=0.1, first=0):
     for seed in range(first, first + steps):
         trained.begin_step()
         Batch(seed).feed(trained, lr)
-        trained.end_step()
+        trained.end_step(lr)
 
 
 @pytest.fixture(autouse=True)
@@ -126,7 +126,7 @@ def test_apply_equals_the_stream(name, options):
     for seed in range(4):
         stream(one, 1, first=seed)
         buffer.clear()
-        Batch(seed).feed(buffer)
+        Batch(seed).feed(buffer, -1.0)
         other.begin_step()
         other.apply(buffer.views, 0.1)
     np.testing.assert_allclose(applied, streamed, rtol=1e-5, atol=1e-5)
@@ -161,7 +161,7 @@ def test_rows_that_no_batch_touches_wait(name, options):
     before = flat.copy()
     buffer = GradientBuffer(KERNELS[1], SIZE, views)
     stream(trained, 2)
-    Batch(2).feed(buffer)
+    Batch(2).feed(buffer, -1.0)
     trained.begin_step()
     trained.apply(buffer.views, 0.1)
     weight, old = views(flat)["hidden0.weight"], views(before)["hidden0.weight"]
@@ -185,7 +185,7 @@ def test_touched_rows_move_once_a_step_and_late_ones_by_the_global_step(name):
     delta = np.linspace(-1, 1, 7, dtype=np.float32)[None]
     trained.begin_step()
     trained.sparse_product("hidden0.weight", x, np.array([0, 0]), np.tile(delta, (2, 1)), 0.1, KEEP_ALL)  # fmt: skip  # noqa: E501
-    trained.end_step()
+    trained.end_step(0.1)
     gradient = np.zeros((30, 7))
     gradient[UNUSED] = 2 * delta
     reference.step({"hidden0.weight": gradient}, 0.1)
@@ -209,7 +209,7 @@ def test_only_the_named_rows_change(name):
     before = flat.copy()
     trained.begin_step()
     trained.dense("output.weight", np.ones((2, 5), np.float32), 0.1, rows=slice(1, 3))
-    trained.end_step()
+    trained.end_step(0.1)
     changed = views(flat != before)
     assert changed["output.weight"][1:3].all()
     assert np.flatnonzero(flat != before).size == 10

@@ -35,7 +35,7 @@ SMALL = {"model.hidden": [16], "training.megabatches": 4, "training.epochs": 99.
 CHANGES = (Loss(0.1, "1"), Arrival(0.12, "2"))
 # Values of a row that were measured, or follow from what no history has.
 MEASURED = {
-    "wall_s", "eval_s", "overlapped_s", "loss", "metrics", "merged_bytes", "moved_bytes",
+    "wall_s", "eval_s", "loss", "metrics", "merged_bytes", "moved_bytes",
     "notes", "nonzeros", "after_s", "training_loss",
 }  # fmt: skip
 

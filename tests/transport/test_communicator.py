@@ -19,6 +19,7 @@ from daskxml.core.errors import ClusterError, TrainingError
 from daskxml.transport.channels.shm_arrays import shared_zeros
 from daskxml.transport.communicator import CollectiveId, Communicator, Timeouts
 from harness.clusters import PROTOCOL, local_client
+from harness.idle import is_idle
 from harness.naive_kernels import NaiveKernels
 from harness.naive_merge import merge_weighted
 from harness.pools import shared_memory
@@ -68,7 +69,7 @@ def client():
 @pytest.fixture(autouse=True)
 def _nothing_left_behind(client):
     yield
-    idle = client.run(lambda dask_worker: dask_worker.plugins["communicator"].communicator.is_idle)
+    idle = client.run(lambda dask_worker: is_idle(dask_worker.plugins["communicator"].communicator))
     assert all(idle.values())
 
 

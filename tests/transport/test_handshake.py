@@ -28,7 +28,7 @@ def test_accept_waits_for_the_connection_of_its_own_channel():
         assert rendezvous.put(wanted)
         assert await accepting is wanted
         assert wanted.is_accepted
-        assert len(rendezvous) == 2
+        assert len(rendezvous._futures) == 2
 
     asyncio.run(run())
 
@@ -47,11 +47,11 @@ def test_withdrawing_and_giving_up_leave_nothing_behind():
         rendezvous, waiting = Rendezvous(), connection()
         rendezvous.put(waiting)
         rendezvous.withdraw(connection())  # another's withdrawal does nothing
-        assert len(rendezvous) == 1
+        assert len(rendezvous._futures) == 1
         rendezvous.withdraw(waiting)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(rendezvous.accept(channel(0)), 0.001)
-        assert len(rendezvous) == 0
+        assert len(rendezvous._futures) == 0
 
     asyncio.run(run())
 

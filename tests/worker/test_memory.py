@@ -149,7 +149,7 @@ def test_memory_that_runs_out_in_the_middle_of_a_step_ends_the_run(device, part)
     held = device(0)
     made = member_of(settings_of(optimizer=OptimizerConfig(name="momentum")), part)
     reserve = made.replica.optimizer.reserve
-    made.replica.optimizer.end_step = lambda: held.empty(1 << 30, "uint8")
+    made.replica.optimizer.end_step = lambda lr: held.empty(1 << 30, "uint8")
     made.replica.optimizer.reserve = lambda *sizes: (
         reserve(*sizes), setattr(held, "budget_bytes", 1 << 29),
     )  # fmt: skip

@@ -177,7 +177,7 @@ def update(replica, number, thread, threads):
     slope = np.full((1, block.stop - block.start), 1.0 + number % 3, np.float32)
     updates.product("output.weight", block, slope, delta, 0.5)
     updates.dense("output.bias", slope[0], 0.5, rows=block)
-    updates.end_step()
+    updates.end_step(0.5)
     return NOTHING
 
 

@@ -25,6 +25,7 @@ from daskxml.worker.resident_rows import span_rows
 from daskxml.worker.training_worker import TrainingWorker
 from harness.faults.counting import LABELS, ROWS, TEST, TRAIN, precision, whole_tree
 from harness.faults.machines import Cluster, Worker
+from harness.idle import is_idle
 from harness.records import check_trees, objections
 
 _OPEN = {"events": [], "wall_s": 0.0}
@@ -431,7 +432,7 @@ class Truth:
             require(not plugin.queues, f"a lease queue is left on {worker}")
             require(not (plugin.directories or plugin.models), f"{worker} still stores something")
             require(not plugin.fitters, f"{worker} still has rows of trees")
-            require(plugin.communicator.is_idle, f"{worker} still communicates")
+            require(is_idle(plugin.communicator), f"{worker} still communicates")
             require(not worker.comms, f"{worker} has open connections")
             require(not worker.files.is_any_open, f"{worker} has open sockets or pipes")
             require(not worker.running, f"tasks are left on {worker}: {_names(worker)}")
