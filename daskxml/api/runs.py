@@ -29,7 +29,7 @@ from daskxml.observe.callbacks import OnEvent, OnMegabatch, ignore, run_callback
 from daskxml.observe.dashboard import DashboardPlugin
 from daskxml.observe.terminal import notebook_progress
 from daskxml.records.checkpoint import checkpoints
-from daskxml.records.run_dir import RunDir
+from daskxml.records.run_dir import OF_STARTS, RunDir
 from daskxml.session.commands import STOP
 
 NOWHERE = RunDir(None, None)
@@ -367,10 +367,8 @@ class RunFollower:
                 each for each in self.history if each["megabatch"] <= event["megabatch"]
             ]
             self.place.rewrite(self.history)
-        elif event["kind"] == "equipment":
-            self.place.record_workers(event["workers"])
-        elif event["kind"] == "stages":
-            self.place.record_stages(event["stages"])
+        elif event["kind"] in OF_STARTS:
+            self.place.record(event)
         elif event["kind"] == "page":
             self.page = event["path"]
         elif event["kind"] == "started":

@@ -29,7 +29,6 @@ from daskxml.cluster.worker_group import (
 )
 from daskxml.core.work_stats import merge_means
 from daskxml.session.commands import (
-    MeasureNorms,
     MergeReplicas,
     MergeResult,
     Result,
@@ -38,7 +37,7 @@ from daskxml.session.commands import (
     WorkResult,
 )
 from daskxml.session.ledger import Span
-from daskxml.strategies.protocol import Measured
+from daskxml.strategies.protocol import Measure, Measured
 from daskxml.transport.communicator import CollectiveId, ProcessGroup
 
 ATTEMPTS = 4
@@ -46,7 +45,7 @@ ATTEMPTS = 4
 Batches = Sequence[Sequence[Span]]
 Fetch = Callable[[WorkerHandle, Batches], tuple[tasks.FetchedKeys, list[Future]]]
 Answers = dict[str, Any] | BaseException | None  # see `Collectives._attempt`
-CollectiveCommand = MeasureNorms | MergeReplicas | RunWork
+CollectiveCommand = Measure | MergeReplicas | RunWork
 
 
 class Collectives:
@@ -71,14 +70,14 @@ class Collectives:
     async def run(self, command: CollectiveCommand) -> Result | None:
         """Return the result of a command; None if a worker was lost, which undoes it."""
         match command:
-            case MeasureNorms():
+            case Measure():
                 return await self._measure(command)
             case MergeReplicas():
                 return await self._merge(command)
             case RunWork():
                 return await self._gang(command)
 
-    async def _measure(self, command: MeasureNorms) -> Result | None:
+    async def _measure(self, command: Measure) -> Result | None:
         workers = [self.group.worker(name) for name in command.workers]
         known = {
             worker.name: norm for worker in workers if (norm := worker.squared_norm) is not None

@@ -23,7 +23,7 @@ from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, ModelError
 from daskxml.models.store import ModelHeader
 from daskxml.models.trained import WholeModel
-from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE, RunDir, extend_history
+from daskxml.records.run_dir import HISTORY_FILE, OF_STARTS, RUN_FILE, RunDir, extend_history
 
 KEEPERS = 2  # workers that keep the model of a run without a directory
 WORKER_TIMEOUT_S = 60.0  # for a worker to arrive
@@ -148,10 +148,8 @@ class HistoryWriter:
             await self._write_rows([])
         elif event["kind"] == "megabatch":
             await self._write_rows([event["row"]])
-        elif event["kind"] == "equipment":
-            await self._ask(record_workers, event["workers"])
-        elif event["kind"] == "stages":
-            await self._ask(record_stages, event["stages"])
+        elif event["kind"] in OF_STARTS:
+            await self._ask(record_event, event)
 
     async def _write_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         offset = self._ends[-1] if self._ends else 0
@@ -273,14 +271,9 @@ def begin_directory(run: str, config: RunConfig, rows: Sequence[Mapping[str, Any
     return write_rows(run, 0, rows)
 
 
-def record_workers(run: str, workers: Mapping[str, Mapping[str, Any]]) -> None:
-    """Record the hardware of workers, by their names."""
-    _directory(run).record_workers(workers)
-
-
-def record_stages(run: str, stages: Sequence[Mapping[str, Any]]) -> None:
-    """Record the stages of the rows in the directory that this worker owns."""
-    _directory(run).record_stages(stages)
+def record_event(run: str, event: Mapping[str, Any]) -> None:
+    """Record an event of `OF_STARTS` in the directory that this worker owns."""
+    _directory(run).record(event)
 
 
 def write_rows(run: str, offset: int, rows: Sequence[Mapping[str, Any]]) -> list[int]:

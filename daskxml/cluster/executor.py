@@ -38,7 +38,6 @@ from daskxml.session.commands import (
     Evaluate,
     EvaluationResult,
     KeepBest,
-    MeasureNorms,
     MergeReplicas,
     Piece,
     Rebalance,
@@ -48,6 +47,7 @@ from daskxml.session.commands import (
 )
 from daskxml.session.ledger import Span
 from daskxml.session.session import Session
+from daskxml.strategies.protocol import Measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Executor:
         match command:
             case RunWork() if command.is_lease:
                 self._lease(command)
-            case MeasureNorms() | MergeReplicas() | RunWork():
+            case Measure() | MergeReplicas() | RunWork():
                 self._collective = self._tasks.start(self._collectives.run(command))
             case Evaluate():
                 self._tasks.start(self._evaluate(command))

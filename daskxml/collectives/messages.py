@@ -70,13 +70,11 @@ class ReceiveAny:
 class Worked:
     """A batch of ``rows`` rows with ``nonzeros`` stored features has been computed.
 
-    A simulator advances its virtual clock by it; a cluster ignores it. Where a batch is computed
-    between messages, ``share`` is what part of its work this was.
+    A simulator advances its virtual clock by it; a cluster ignores it.
     """
 
     rows: int
     nonzeros: int
-    share: float = 1.0
 
 
 Op = Send | Flush | Receive | ReceiveAny | Worked

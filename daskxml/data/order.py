@@ -40,23 +40,23 @@ def encrypt(value, half, keys):  # type: ignore[no-untyped-def]
     return (left << half) | right
 
 
-@njit(nogil=True)
-def decrypt(value, half, keys):  # type: ignore[no-untyped-def]
-    """The inverse of `encrypt`."""
-    mask = (np.uint64(1) << half) - np.uint64(1)
-    left, right = value >> half, value & mask
-    for i in range(keys.size - 1, -1, -1):
-        left, right = right ^ (mix_bits(left ^ keys[i]) & mask), left
-    return (left << half) | right
+@njit(nogil=True, inline="always")
+def exchanged(value, half):  # type: ignore[no-untyped-def]
+    """The two halves of ``2 * half`` bits, exchanged."""
+    return ((value & ((np.uint64(1) << half) - np.uint64(1))) << half) | (value >> half)
 
 
 @njit(nogil=True)
 def walk(n, half, keys, start, inverse, out):  # type: ignore[no-untyped-def]
-    """Permute start, start + 1, ... into `out`, walking each cycle until it is below n."""
+    """Permute start, start + 1, ... into `out`, walking each cycle until it is below n.
+
+    With the keys in reverse order and the halves exchanged, the network is its own inverse.
+    """
     for i in range(out.size):
         value = np.uint64(start + i)
         while True:
-            value = decrypt(value, half, keys) if inverse else encrypt(value, half, keys)
+            value = encrypt(exchanged(value, half) if inverse else value, half, keys)
+            value = exchanged(value, half) if inverse else value
             if value < n:
                 break
         out[i] = np.int64(value)
@@ -67,7 +67,7 @@ def permute(n: int, key: int, start: int, stop: int, *, inverse: bool) -> Array:
     if not 0 <= start <= stop <= n:
         raise ValueError(f"the range {start} to {stop} is not in 0 to {n}")
     half = max(1, (max(n - 1, 1).bit_length() + 1) // 2)
-    keys = round_keys(key)
+    keys = round_keys(key)[::-1].copy() if inverse else round_keys(key)
     out = np.empty(stop - start, np.int64)
     walk(np.uint64(n), np.uint64(half), keys, start, inverse, out)
     return out

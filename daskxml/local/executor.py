@@ -38,7 +38,6 @@ from daskxml.session.commands import (
     Evaluate,
     EvaluationResult,
     KeepBest,
-    MeasureNorms,
     MergeReplicas,
     MergeResult,
     Result,
@@ -47,7 +46,7 @@ from daskxml.session.commands import (
     WriteCheckpoint,
 )
 from daskxml.session.session import Session
-from daskxml.strategies.protocol import Measured
+from daskxml.strategies.protocol import Measure, Measured
 from daskxml.worker.evaluation import evaluate, training_loss
 from daskxml.worker.gang_programs import gang_program, needs_server, rank_stats, server_program
 from daskxml.worker.merge_program import merge_program
@@ -184,7 +183,7 @@ class LocalExecutor:
         """Start a command."""
         now_s = self.clock.now_s
         begins_s = now_s + self._message_s
-        if isinstance(command, MergeReplicas | MeasureNorms):
+        if isinstance(command, MergeReplicas | Measure):
             names = command.weights if isinstance(command, MergeReplicas) else command.workers
             begins_s = max(begins_s, *(self.workers[name].wakes_s for name in names))
         match command:
@@ -192,7 +191,7 @@ class LocalExecutor:
                 self._lease(command, begins_s)
             case RunWork():
                 self._gang(command, begins_s)
-            case MeasureNorms():
+            case Measure():
                 ends_s = begins_s + self._message_s
                 self._start(ends_s, command.workers, lambda: self._measure(command))
             case MergeReplicas():
@@ -242,7 +241,7 @@ class LocalExecutor:
         rows = sum(span.rows for span in spans if span.stream not in own)
         return self.network.transfer_s(round(rows * self._row_bytes))
 
-    def _measure(self, command: MeasureNorms) -> Result:
+    def _measure(self, command: Measure) -> Result:
         norms = {name: self.workers[name].training.squared_norm() for name in command.workers}
         return Measured(norms, self.session.parameters)
 

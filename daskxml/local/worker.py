@@ -110,7 +110,7 @@ class LocalWorker:
             return 0.0
         rows, nonzeros = self._rounded(work.rows, work.nonzeros)
         factor = jitter_factor(cost.jitter, seed, self.name, megabatch, number)
-        return whole_ticks(cost.batch_s(rows, nonzeros) * work.share / self.speed * factor)
+        return whole_ticks(cost.batch_s(rows, nonzeros) / self.speed * factor)
 
     def _rounded(self, rows: int, nonzeros: int) -> tuple[int, int]:
         """Round a pool's batch up to as many rows for each thread as one has."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from daskxml.core.arrays import Array, Csr
-from daskxml.kernels import DeviceCount, Drop, Kernels, RowSums
+from daskxml.kernels import Kernels
+from daskxml.kernels.operands import DeviceCount, Drop, RowSums
 
 
 class SparseGradient:
@@ -22,7 +23,8 @@ class SparseGradient:
     Examples
     --------
     >>> import numpy as np
-    >>> from daskxml.kernels import KEEP_ALL, get_kernels
+    >>> from daskxml.kernels import get_kernels
+    >>> from daskxml.kernels.operands import KEEP_ALL
     >>> kernels = get_kernels("cpu", 1)
     >>> gradient = SparseGradient(kernels, features=9, units=1)
     >>> x = Csr(np.array([0, 2]), np.array([3, 8], np.int32), np.ones(2, np.float32), 9)

@@ -11,7 +11,8 @@ import numpy as np
 
 from daskxml.core.arrays import Array, Csr
 from daskxml.core.errors import ConfigError
-from daskxml.kernels import Drop, InPlace, Kernels, RowGradient, RowSums
+from daskxml.kernels import Kernels
+from daskxml.kernels.operands import Drop, InPlace, RowGradient, RowSums
 from daskxml.optim.config import OptimizerConfig
 from daskxml.optim.gradient import SparseGradient
 from daskxml.optim.rules import OPTIMIZERS, ParameterSlice, Rule, as_rows

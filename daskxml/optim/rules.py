@@ -59,7 +59,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from daskxml.core.arrays import Array
-from daskxml.kernels import Kernels, RowGradient, RuleStep
+from daskxml.kernels import Kernels
+from daskxml.kernels.operands import RowGradient, RuleStep
 from daskxml.optim.config import OptimizerConfig
 
 

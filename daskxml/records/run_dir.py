@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
@@ -40,6 +40,7 @@ from daskxml.records.checkpoint import (
 from daskxml.records.environment import ENVIRONMENT_FILE, describe, read_starts, write_starts
 
 RUN_FILE, HISTORY_FILE = "run.toml", "history.jsonl"
+OF_STARTS = "equipment", "stages"  # events that the environment of a start records
 ENDS = "megabatches", "epochs", "trees", "minutes", "target", "patience"  # that a run file gives
 
 
@@ -158,18 +159,17 @@ class RunDir:
             before = [] if self.checkpoint is None else read_starts(self.path)
             write_starts(self.path, [*before, describe()])
 
-    def record_workers(self, workers: Mapping[str, Mapping[str, Any]]) -> None:
-        """Record the hardware of the workers since the last start, by their names."""
-        self._amend(lambda start: {**start, "workers": start.get("workers", {}) | dict(workers)})
+    def record(self, event: Mapping[str, Any]) -> None:
+        """Record an event of `OF_STARTS` in the environment of the last start.
 
-    def record_stages(self, stages: Sequence[Mapping[str, Any]]) -> None:
-        """Record how the rows of the last start came to the workers."""
-        self._amend(lambda start: {**start, "stages": list(stages)})
-
-    def _amend(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Replace the environment of the last start."""
+        It has the hardware of some ``workers`` by their names, or the ``stages`` of the rows.
+        """
         if self.path is not None and (starts := read_starts(self.path)):
-            write_starts(self.path, [*starts[:-1], change(starts[-1])])
+            if event["kind"] == "equipment":
+                starts[-1]["workers"] = starts[-1].get("workers", {}) | event["workers"]
+            else:
+                starts[-1]["stages"] = list(event["stages"])
+            write_starts(self.path, starts)
 
     def history(self) -> list[dict[str, Any]]:
         """Return the history up to the checkpoint to continue from, which contains it.

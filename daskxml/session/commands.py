@@ -15,6 +15,7 @@ from daskxml.core.work_stats import Means, WorkStats
 from daskxml.metrics import LossSum, MetricSums
 from daskxml.session.ledger import Span
 from daskxml.strategies.protocol import (
+    Measure,
     Measured,
     Rebase,
     SyncPattern,
@@ -193,13 +194,6 @@ class RunWork:
 
 
 @dataclass(frozen=True, slots=True)
-class MeasureNorms:
-    """Report the squared norm of every replica: ``Measured``."""
-
-    workers: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class MergeReplicas:
     """Merge the replicas into the model of ``generation``, on all of ``weights`` or on none.
 
@@ -259,7 +253,7 @@ class EndRun:
 
 Command = (
     RunWork
-    | MeasureNorms
+    | Measure
     | MergeReplicas
     | Evaluate
     | WriteCheckpoint

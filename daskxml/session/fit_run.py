@@ -287,12 +287,10 @@ class FitRun:
         self._pool.drop(blocks)
         none = MetricSums.zero(self.rules.config.evaluation.k)
         sums = sum((block.value for block in blocks), none)
-        metrics = row["metrics"] = sums.result() if sums.rows else {}
+        row["metrics"] = sums.result() if sums.rows else {}
         row["eval_s"] = self._pool.now_s - begun_s
-        if metrics and self.rules.is_target_met(metrics):
-            self.stop("target")
-        if self.rules.is_patience_over([*self.history, row]):
-            self.stop("patience")
+        if reason := self.rules.reached_in_evaluation([*self.history, row]):
+            self.stop(reason)
 
     def _blocks(self) -> Iterable[tuple[int, Any, int, int]]:
         """Yield blocks of the test rows: shard, partition, first row, row after the last."""

@@ -104,7 +104,7 @@ class RunLoop:
     def start(self, participants: Mapping[str, Participant], now_s: float) -> list[Command]:
         """Begin with these workers, whose replicas equal the global model."""
         devices = {name: participant.device for name, participant in participants.items()}
-        return self.session.start(list(participants), now_s, devices)
+        return self.session.start(devices, now_s)
 
     def execute(self, commands: Sequence[Command]) -> str:
         """Start commands; return why the session ended, `RESTART`, or "" while it continues."""

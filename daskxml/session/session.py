@@ -36,7 +36,6 @@ from daskxml.session.commands import (
     EndRun,
     EvaluationResult,
     KeepBest,
-    MeasureNorms,
     MergeReplicas,
     MergeResult,
     Rebalance,
@@ -196,19 +195,14 @@ class Session:
 
     # ----------------------------------------------------------------- results
 
-    def start(
-        self,
-        workers: Sequence[str],
-        now_s: float,
-        devices: Mapping[str, WorkerDevice] | None = None,
-    ) -> list[Command]:
+    def start(self, devices: Mapping[str, WorkerDevice], now_s: float) -> list[Command]:
         """Begin, or continue, with these workers; their replicas equal the global model."""
-        self.workers, self._started_s = dict.fromkeys(workers), now_s
-        self.inform(protocol.Started(tuple(workers), devices or {}), now_s)
+        self.workers, self._started_s = dict.fromkeys(devices), now_s
+        self.inform(protocol.Started(tuple(devices), devices), now_s)
         self.stop_reason = self.rules.reached(self.history, self._spent_s)
         if self.stop_reason:
             return self._end_run()
-        commands = [] if self.placement.fits(workers) else self._rebalance()
+        commands = [] if self.placement.fits(devices) else self._rebalance()
         return commands + self.begin_megabatch(now_s)
 
     def handle(self, result: Result, now_s: float) -> list[Command]:
@@ -316,7 +310,7 @@ class Session:
             case protocol.Measure(workers):
                 self._end_training(now_s)
                 self._measured = set(workers)
-                return MeasureNorms(workers)
+                return decision
             case protocol.Merge(weights, momentum):
                 self._end_training(now_s)
                 return MergeReplicas(self.generation + 1, dict(weights), momentum)
@@ -405,11 +399,7 @@ class Session:
         if not self._round.is_done:
             return []
         self.history[-1] |= self._round.result(now_s)
-        metrics = self.history[-1]["metrics"]
-        if metrics and self.rules.is_target_met(metrics):
-            self.stop_reason = self.stop_reason or "target"
-        if self.rules.is_patience_over(self.history):
-            self.stop_reason = self.stop_reason or "patience"
+        self.stop_reason = self.stop_reason or self.rules.reached_in_evaluation(self.history)
         best = self.rules.best_megabatch(self.history)
         if not self.rules.config.keeps_best or best != self.generation:
             return self._close_row(now_s)

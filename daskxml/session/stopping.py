@@ -81,11 +81,17 @@ class StoppingRules:
         found = self._measured(history)
         return max(found, key=lambda number: (found[number], -number), default=0)
 
-    def is_patience_over(self, history: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether the last evaluations, as many as `patience`, have not improved the metric."""
+    def reached_in_evaluation(self, history: Sequence[Mapping[str, Any]]) -> str:
+        """Return which limit the last mega-batch's evaluation has reached, or ``""``.
+
+        It is good enough, or as many as `patience` have not improved the metric.
+        """
+        training, metrics = self.config.training, history[-1]["metrics"]
+        if metrics and 0.0 < training.target <= metrics[training.target_metric]:
+            return "target"
         best = self.best_megabatch(history)
         since = sum(number > best for number in self._measured(history))
-        return 0 < self.config.training.patience <= since
+        return "patience" if 0 < training.patience <= since else ""
 
     def _measured(self, history: Sequence[Mapping[str, Any]]) -> dict[int, float]:
         """Return the metric of every mega-batch that was evaluated, by its number."""
@@ -100,11 +106,6 @@ class StoppingRules:
             return None
         rows = int(epochs * data_rows)
         return rows if rows / data_rows >= epochs else rows + 1
-
-    def is_target_met(self, metrics: Mapping[str, float]) -> bool:
-        """Whether an evaluation is good enough to end the run."""
-        training = self.config.training
-        return training.target > 0.0 and metrics[training.target_metric] >= training.target
 
 
 def spent_s(history: Sequence[Mapping[str, Any]]) -> float:

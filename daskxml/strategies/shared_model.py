@@ -20,7 +20,7 @@ from typing import Literal
 from daskxml.core.fields import bounded
 from daskxml.strategies.batches import BatchConfig
 from daskxml.strategies.dispatch import IN_FLIGHT, LONGEST_LEASE_S, SHORTEST_LEASE_S, LeasePolicy
-from daskxml.strategies.megabatch import Strategy
+from daskxml.strategies.megabatch import Strategy, proportional_weights
 from daskxml.strategies.protocol import Measured, Merge
 from daskxml.strategies.state import MegabatchState, WorkerState
 
@@ -61,10 +61,7 @@ def update_shares(workers: Mapping[str, WorkerState]) -> dict[str, float]:
     >>> update_shares({"gpu": gpu, "cpu": cpu})
     {'gpu': 0.25, 'cpu': 0.75}
     """
-    total = sum(worker.updates for worker in workers.values())
-    if not total:
-        return dict.fromkeys(workers, 1.0 / len(workers))
-    return {name: worker.updates / total for name, worker in workers.items()}
+    return proportional_weights(workers, {n: w.updates or 1.0 for n, w in workers.items()})
 
 
 def with_staleness(workers: Mapping[str, WorkerState]) -> dict[str, WorkerState]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 from daskxml.core.arrays import Array, Segment
 from daskxml.core.errors import ConfigError, TrainingError
 from daskxml.core.work_stats import WorkStats
-from daskxml.kernels import Kernels, StepSizes
+from daskxml.kernels import Kernels
+from daskxml.kernels.operands import StepSizes
 from daskxml.models.batch import batch_rows
 from daskxml.models.network.mlp import Mlp, RowStep, takes_row_steps
 from daskxml.models.network.sampling import ALL_LABELS, SamplingConfig

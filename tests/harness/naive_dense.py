@@ -83,7 +83,7 @@ def drop_factors(rows: int, columns: int, drop: Drop) -> Array:
 
     Examples
     --------
-    >>> from daskxml.kernels import KEEP_ALL
+    >>> from daskxml.kernels.operands import KEEP_ALL
     >>> drop_factors(1, 2, KEEP_ALL)
     array([[1., 1.]])
     """

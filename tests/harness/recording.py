@@ -10,9 +10,8 @@ class RecordingSession(Session):
 
     trace: list = []  # noqa: RUF012
 
-    def start(self, workers, now_s, devices=None):
-        arguments = (tuple(workers), now_s, devices)
-        return self._record("start", arguments, super().start(workers, now_s, devices))
+    def start(self, devices, now_s):
+        return self._record("start", (devices, now_s), super().start(devices, now_s))
 
     def handle(self, report, now_s):
         return self._record("handle", (report, now_s), super().handle(report, now_s))

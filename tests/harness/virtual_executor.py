@@ -12,7 +12,6 @@ from daskxml.session.commands import (
     EndRun,
     Evaluate,
     EvaluationResult,
-    MeasureNorms,
     MergeReplicas,
     MergeResult,
     Rebalance,
@@ -25,7 +24,7 @@ from daskxml.session.placement import Placement
 from daskxml.session.session import Session
 from daskxml.session.stopping import StoppingRules
 from daskxml.strategies.adaptive_sgd import AdaptiveSgd, Config
-from daskxml.strategies.protocol import Measured, WorkerDevice, WorkerJoined, WorkerLost
+from daskxml.strategies.protocol import Measure, Measured, WorkerDevice, WorkerJoined, WorkerLost
 from harness.records import audited
 
 MEGABATCH_ROWS = 64  # 8 batches of 8
@@ -72,8 +71,8 @@ class VirtualExecutor:
         self.merged: list[Counter] = []  # what went into each merge, by the executor's own count
         self.stored: list[dict] = []
         self.ended = ""
-        devices = {name: WorkerDevice(count) for name, count in threads.items()}
-        self.execute(session.start(list(speeds), now_s, devices))
+        devices = {name: WorkerDevice(threads.get(name, 0)) for name in speeds}
+        self.execute(session.start(devices, now_s))
 
     # ---------------------------------------------------------------- commands
 
@@ -94,7 +93,7 @@ class VirtualExecutor:
                     assert not self.tasks, "a gang while something is under way"
                     slowest = max(command.rows_of(r) / self._speed(n) for r, n in enumerate(names))
                     self._start(command, None, self.now_s + slowest)
-                case MeasureNorms(workers=names):
+                case Measure(workers=names):
                     assert set(names) == self.workers.keys()
                     assert not self.tasks, "a barrier while something is under way"
                     self._start(command, None, self.now_s + 0.125)
@@ -149,7 +148,7 @@ class VirtualExecutor:
         match task.command:
             case RunWork() as command:
                 return self._work_done(command)
-            case MeasureNorms(workers=names):
+            case Measure(workers=names):
                 return Measured(dict.fromkeys(names, 1.0), 100)
             case MergeReplicas(weights=weights):
                 done = sum((self.workers[n].rows for n in weights), Counter())

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from daskxml.core.arrays import Csr, Partition, Segment
 from daskxml.core.errors import ConfigError
-from daskxml.kernels import Drop, RowGradient, RuleStep, get_kernels
+from daskxml.kernels import get_kernels
 from daskxml.kernels.cuda import sparse
 from daskxml.kernels.cuda.device import NULL, cuda_source
 from daskxml.kernels.cuda.sparse import StagedCsr
-from daskxml.kernels.operands import orientation
+from daskxml.kernels.operands import Drop, RowGradient, RuleStep, orientation
 from harness.cuda_on_host import (
     AHEAD,
     BACKWARD,

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskxml.kernels import Drop
 from daskxml.kernels.cpu import numba_math
 from daskxml.kernels.cpu.gemm import vector_product
+from daskxml.kernels.operands import Drop
 from harness.kernel_cases import (
     EVERY,
     EVERY_THREADS,

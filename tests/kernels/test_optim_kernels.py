@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskxml.kernels import RowGradient, RuleStep
 from daskxml.kernels.cpu import thread_team
 from daskxml.kernels.cpu.kernels import CpuKernels
+from daskxml.kernels.operands import RowGradient, RuleStep
 from harness.kernel_cases import (
     EVERY,
     EVERY_THREADS,

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskxml.kernels import Lookup, RowSamples
 from daskxml.kernels.cpu import row_sampling
 from daskxml.kernels.cpu.sampling import fill_buckets
 from daskxml.kernels.cpu.thread_team import ThreadTeam
+from daskxml.kernels.operands import Lookup, RowSamples
 from harness import naive_sampling
 from harness.kernel_cases import close, modest, normal, random_csr, seeds
 

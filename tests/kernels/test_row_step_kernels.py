@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskxml.kernels import RowNet, scratch_floats
 from daskxml.kernels.cpu.kernels import CpuKernels
 from daskxml.kernels.cpu.row_step import row_step
-from daskxml.kernels.operands import ROW_BLOCK
+from daskxml.kernels.operands import ROW_BLOCK, RowNet, scratch_floats
 from daskxml.models.network.mlp import takes_row_steps
 from daskxml.models.network.spec import ModelSpec
 from harness import naive_row_step

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daskxml.core.arrays import Csr
-from daskxml.kernels import Drop
 from daskxml.kernels.cpu import sparse as cpu_sparse
 from daskxml.kernels.cpu import thread_team
+from daskxml.kernels.operands import Drop
 from harness.kernel_cases import (
     EVERY,
     EVERY_THREADS,

@@ -104,7 +104,7 @@ def test_the_results_of_the_simulator_give_the_same_commands(config, costs, trac
 def test_a_pool_on_a_cluster_gives_the_same_commands(mixed_client, pool_config, trace):
     run = daskxml.train(pool_config, client=mixed_client)
     recorded = list(trace)
-    assert recorded[0][1][2]["1"].pool_threads == 1
+    assert recorded[0][1][0]["1"].pool_threads == 1
     session = as_the_simulator_builds_it(pool_config)
     check_commands(recorded, session)
     assert session.history == run.history
@@ -114,7 +114,7 @@ def test_a_pool_in_the_simulator_gives_the_same_commands(pool_config, costs, tra
     changes, pools = [Loss(0.05, "1"), Arrival(0.08, "2")], {"1": 4, "2": 2}
     run = simulate(pool_config, [1, 0.6], **costs, changes=changes, pools=pools)
     recorded = list(trace)
-    assert recorded[0][1][2]["1"].pool_threads == 4
+    assert recorded[0][1][0]["1"].pool_threads == 4
     session = as_the_driver_builds_it(pool_config)
     check_commands(recorded, session)
     assert session.history == run.history

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from daskxml.kernels import RowSums, get_kernels
+from daskxml.kernels import get_kernels
+from daskxml.kernels.operands import RowSums
 from daskxml.optim import OptimizerConfig
 from daskxml.optim.optimizer import GradientBuffer, Optimizer
 

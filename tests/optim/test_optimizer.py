@@ -5,9 +5,10 @@ import pytest
 
 from daskxml.core.arrays import Csr
 from daskxml.core.errors import ConfigError
-from daskxml.kernels import KEEP_ALL, get_kernels
+from daskxml.kernels import get_kernels
 from daskxml.kernels.cpu import thread_team
 from daskxml.kernels.cpu.kernels import CpuKernels
+from daskxml.kernels.operands import KEEP_ALL
 from daskxml.optim import OPTIMIZERS, GradientBuffer, Optimizer, OptimizerConfig
 from harness.formulas import Reference
 from harness.naive_sparse import dense_rows

@@ -55,9 +55,9 @@ def test_every_start_of_a_run_is_recorded(tmp_path):
     write_checkpoint(out, 2, model, '{"history": []}', keep=5)
     with RunDir.open(None, out) as place:
         place.begin(CONFIG)
-        place.record_stages([{"name": "parse"}])
-        place.record_workers({"a": {"cores": 2}})
-        place.record_workers({"b": {"cores": 4}})
+        place.record({"kind": "stages", "stages": [{"name": "parse"}]})
+        place.record({"kind": "equipment", "workers": {"a": {"cores": 2}}})
+        place.record({"kind": "equipment", "workers": {"b": {"cores": 4}}})
     assert "stages" not in read_starts(out)[0]
     last = read_starts(out)[1]
     assert last["stages"] == [{"name": "parse"}]

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from daskxml.core.work_stats import WorkStats
 from daskxml.session.commands import (
-    MeasureNorms,
     MergeReplicas,
     RunWork,
     StopRequest,
     WorkResult,
 )
 from daskxml.strategies import STRATEGIES
+from daskxml.strategies.protocol import Measure
 from harness.random_scripts import CHOICES, run_script, scripts
 from harness.virtual_executor import VirtualExecutor, kinds, new_session
 
@@ -45,7 +45,7 @@ def test_a_run_and_its_history(name):
     backend = VirtualExecutor(session(name, megabatches=7), SPEEDS, pools=POOLS)
     assert backend.run() == "megabatches"
     backend.check_history()
-    assert kinds(backend.log, MeasureNorms) == []  # nothing is merged, so no norms are asked for
+    assert kinds(backend.log, Measure) == []  # nothing is merged, so no norms are asked for
     assert [row["rows"] for row in backend.session.history] == [64 * i for i in range(1, 8)]
     for row in backend.session.history:
         workers = row["workers"].values()

@@ -17,7 +17,7 @@ from daskxml.session.commands import (
     WorkResult,
     WriteCheckpoint,
 )
-from daskxml.strategies.protocol import GiveUp, Measured, WorkerJoined, WorkerSilent
+from daskxml.strategies.protocol import REPLICA, GiveUp, Measured, WorkerJoined, WorkerSilent
 from harness.random_scripts import CHOICES, run_script, scripts
 from harness.virtual_executor import (
     MEGABATCH_ROWS,
@@ -193,7 +193,7 @@ def test_shards_of_a_worker_that_was_lost_before_the_start_are_placed_again():
     assert session.history[0]["metrics"]["rows"] == 30
     settled = new_session(megabatches=1, is_replicated=False)
     settled.placement.spread({"a": 1.0})
-    assert isinstance(settled.start(["a"], 0.0)[0], RunWork)
+    assert isinstance(settled.start({"a": REPLICA}, 0.0)[0], RunWork)
 
 
 # -------------------------------------------------------------- late messages

@@ -9,7 +9,8 @@ from scipy import sparse
 from daskxml.core.arrays import Csr, Partition, Segment
 from daskxml.core.errors import ConfigError
 from daskxml.data.rows import from_scipy
-from daskxml.kernels import DeviceNumber, get_kernels
+from daskxml.kernels import get_kernels
+from daskxml.kernels.operands import DeviceNumber
 from daskxml.models.network.spec import ModelSpec
 from daskxml.optim import OptimizerConfig
 from daskxml.worker.replica import Replica

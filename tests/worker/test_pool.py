@@ -15,7 +15,8 @@ from daskxml.core.work_stats import WorkStats
 from daskxml.data import order
 from daskxml.data.order import derive_key
 from daskxml.data.synthetic import SyntheticSpec, generate
-from daskxml.kernels import KEEP_ALL, cpu, get_kernels
+from daskxml.kernels import cpu, get_kernels
+from daskxml.kernels.operands import KEEP_ALL
 from daskxml.models.network.spec import ModelSpec, initial_parameters
 from daskxml.optim import OPTIMIZERS, OptimizerConfig
 from daskxml.session.ledger import Span, cut_batches

@@ -19,9 +19,9 @@ from typing import SupportsFloat
 import numpy as np
 
 from daskxml.core.arrays import Array, Partition, Segment
-from daskxml.kernels import KEEP_ALL, DeviceKey, DeviceNumber, Drop
 from daskxml.kernels.cuda.kernels import CudaKernels
 from daskxml.kernels.cuda.sparse import StagedCsr
+from daskxml.kernels.operands import KEEP_ALL, DeviceKey, DeviceNumber, Drop
 from daskxml.models.batch import Buffers, stream_key
 from daskxml.models.network.mlp import Mlp
 from daskxml.optim import Optimizer

@@ -21,9 +21,9 @@ import threading
 import numpy as np
 
 from daskxml.core.arrays import Array
-from daskxml.kernels import Lookup
 from daskxml.kernels.cpu import sampling
 from daskxml.kernels.cpu.kernels import CpuKernels
+from daskxml.kernels.operands import Lookup
 from daskxml.models.network.sampling import WINNER_BITS, SamplingConfig
 
 _BLOCK_ITEMS = 1 << 16  # read to hash a block of labels: too few to wake another thread

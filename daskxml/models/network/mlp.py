@@ -16,7 +16,8 @@ import numpy as np
 
 from daskxml.core.arrays import Array, Segment
 from daskxml.core.errors import ConfigError
-from daskxml.kernels import KEEP_ALL, DeviceKey, Drop, Kernels, RowNet, scratch_floats
+from daskxml.kernels import Kernels
+from daskxml.kernels.operands import KEEP_ALL, DeviceKey, Drop, RowNet, scratch_floats
 from daskxml.models.batch import (
     BatchSegment,
     Buffers,

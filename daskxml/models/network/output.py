@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, SupportsFloat, cast
 
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ConfigError
-from daskxml.kernels import Kernels, RowSamples
+from daskxml.kernels import Kernels
+from daskxml.kernels.operands import RowSamples
 from daskxml.models.batch import BatchSegment, Buffers, has_weights
 from daskxml.models.network.output_pass import (
     FLOAT_BYTES,

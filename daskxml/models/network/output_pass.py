@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, SupportsFloat, cast
 
 from daskxml.core.arrays import Array
-from daskxml.kernels import InPlace
+from daskxml.kernels.operands import InPlace
 from daskxml.models.batch import BatchSegment
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from daskxml.kernels.cuda.kernels import CudaKernels
     from daskxml.models.network.output import OutputLayer
     from daskxml.models.network.sampling import OutputUpdates
+    from daskxml.optim import Optimizer
 
 LANE_SUMS = 3  # float64 of every row: exponentials, target logits, losses
 FLOAT_BYTES, HALF_BYTES = 4, 2
@@ -361,7 +362,8 @@ class FusedPass(GpuPass):
 
     def softmax_update(self, lane: int, start: int, stop: int) -> None:
         """Run the second pass, from the sums to the update, on all labels at once."""
-        place = cast(InPlace, self.updates.in_place("output.weight", self.lr))
+        updates = cast("Optimizer", self.updates)  # samples are not for GPUs
+        place = cast(InPlace, updates.in_place("output.weight", self.lr))
         self._place, self._factor = place.target, place.factor / self.scale
         self.gpu.softmax_update(
             place.target, self.bias_gradient, self.factor, self.weight, self.layer.bias,

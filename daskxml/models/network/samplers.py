@@ -18,9 +18,10 @@ import numpy as np
 
 from daskxml.core.arrays import Array, Csr
 from daskxml.core.errors import ConfigError
-from daskxml.kernels import Kernels, RowSamples, RowSums
+from daskxml.kernels import Kernels
 from daskxml.kernels.cpu import row_sampling, sampling
 from daskxml.kernels.cpu.kernels import CpuKernels
+from daskxml.kernels.operands import RowSamples, RowSums
 from daskxml.models.batch import BatchSegment, Buffers, stream_key
 from daskxml.models.network.hash_tables import LabelTables
 from daskxml.models.network.sampling import LabelSample, SamplingConfig

@@ -162,9 +162,5 @@ class SampleUpdates:
             raise NotImplementedError("gradients of sampled labels are never scaled")
         self._updates.subset_product(name, self._ids[rows], left, right, lr)
 
-    def in_place(self, name: str, lr: float) -> None:
-        """Return None: gradients of a sample are added elsewhere."""
-        return
-
 
 OutputUpdates = Optimizer | SampleUpdates  # receives the gradients of an output layer

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from daskxml.core.arrays import Csr, Partition, Segment
-from daskxml.kernels import Drop, get_kernels
+from daskxml.kernels import get_kernels
+from daskxml.kernels.operands import Drop
 from daskxml.models.batch import Buffers, stream_key
 from daskxml.models.network.mlp import Mlp
 from daskxml.models.network.spec import Layout, ModelSpec
