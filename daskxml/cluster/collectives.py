@@ -28,14 +28,7 @@ from daskxml.cluster.worker_group import (
     wait_for_loss,
 )
 from daskxml.core.work_stats import merge_means
-from daskxml.session.commands import (
-    MergeReplicas,
-    MergeResult,
-    Result,
-    RunWork,
-    WorkFailed,
-    WorkResult,
-)
+from daskxml.session import commands
 from daskxml.session.ledger import Span
 from daskxml.strategies.protocol import Measure, Measured
 from daskxml.transport.communicator import CollectiveId, ProcessGroup
@@ -45,7 +38,7 @@ ATTEMPTS = 4
 Batches = Sequence[Sequence[Span]]
 Fetch = Callable[[WorkerHandle, Batches], tuple[tasks.FetchedKeys, list[Future]]]
 Answers = dict[str, Any] | BaseException | None  # see `Collectives._attempt`
-CollectiveCommand = Measure | MergeReplicas | RunWork
+CollectiveCommand = Measure | commands.MergeReplicas | commands.RunWork
 
 
 class Collectives:
@@ -67,17 +60,17 @@ class Collectives:
         # The workers of the last merge, whose channels are open, and the merge's number.
         self._connected: tuple[list[WorkerHandle], int] = [], 0
 
-    async def run(self, command: CollectiveCommand) -> Result | None:
+    async def run(self, command: CollectiveCommand) -> commands.Result | None:
         """Return the result of a command; None if a worker was lost, which undoes it."""
         match command:
             case Measure():
                 return await self._measure(command)
-            case MergeReplicas():
+            case commands.MergeReplicas():
                 return await self._merge(command)
-            case RunWork():
+            case commands.RunWork():
                 return await self._gang(command)
 
-    async def _measure(self, command: Measure) -> Result | None:
+    async def _measure(self, command: Measure) -> commands.Result | None:
         workers = [self.group.worker(name) for name in command.workers]
         known = {
             worker.name: norm for worker in workers if (norm := worker.squared_norm) is not None
@@ -92,7 +85,7 @@ class Collectives:
 
     # ---------------------------------------------------------------- merging
 
-    async def _merge(self, command: MergeReplicas) -> Result | None:
+    async def _merge(self, command: commands.MergeReplicas) -> commands.Result | None:
         workers = [self.group.worker(name) for name in command.weights]
         answers = await self._combine(command, workers)
         if answers is None:
@@ -101,10 +94,12 @@ class Collectives:
             worker.generation = worker.uncommitted = command.generation
             worker.squared_norm = None
         sent_bytes = sum(part.sent_bytes for part in answers.values())
-        return MergeResult(sent_bytes, merge_means(part.result for part in answers.values()))
+        return commands.MergeResult(
+            sent_bytes, merge_means(part.result for part in answers.values())
+        )
 
     async def _combine(
-        self, command: MergeReplicas, workers: list[WorkerHandle]
+        self, command: commands.MergeReplicas, workers: list[WorkerHandle]
     ) -> dict[str, Any] | None:
         """Return the results of all workers; None if one was lost before all had the model."""
         failure: BaseException | None = None
@@ -133,7 +128,7 @@ class Collectives:
 
     # ------------------------------------------------------------------ gangs
 
-    async def _gang(self, command: RunWork) -> Result | None:
+    async def _gang(self, command: commands.RunWork) -> commands.Result | None:
         workers = [self.group.worker(name) for name in command.workers]
         peers = self._peers(f"gang {command.number}", workers)
         parts = []
@@ -146,11 +141,11 @@ class Collectives:
             return None
         if isinstance(answers, dict):
             self._failed = 0
-            return WorkResult(command.number, tuple(answers.values()))
+            return commands.WorkResult(command.number, tuple(answers.values()))
         self._failed += 1
         if self._failed >= ATTEMPTS:
             raise answers
-        return WorkFailed(command.number)
+        return commands.WorkFailed(command.number)
 
     # -------------------------------------------------------------------- all
 

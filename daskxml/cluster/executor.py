@@ -31,20 +31,7 @@ from daskxml.cluster.worker_group import (
 from daskxml.cluster.worker_plugin import LEASE
 from daskxml.core.errors import ClusterError, DaskxmlError
 from daskxml.records import checkpoint
-from daskxml.session.commands import (
-    BestKept,
-    CheckpointWritten,
-    Command,
-    Evaluate,
-    EvaluationResult,
-    KeepBest,
-    MergeReplicas,
-    Piece,
-    Rebalance,
-    Result,
-    RunWork,
-    WriteCheckpoint,
-)
+from daskxml.session import commands
 from daskxml.session.ledger import Span
 from daskxml.session.session import Session
 from daskxml.strategies.protocol import Measure
@@ -69,7 +56,7 @@ class CandidateReady:
     """A worker has the global model and can join: `RunLoop.admit` follows."""
 
 
-Event = Result | HandleLost | RunFailed | CandidateReady
+Event = commands.Result | HandleLost | RunFailed | CandidateReady
 
 
 class Executor:
@@ -121,20 +108,20 @@ class Executor:
         self._has_local_state = True  # unless the first checkpoint shows that there is none
         self._is_closing = False
 
-    def execute(self, command: Command) -> None:
+    def execute(self, command: commands.Command) -> None:
         """Start a command; an event reports its result."""
         match command:
-            case RunWork() if command.is_lease:
+            case commands.RunWork() if command.is_lease:
                 self._lease(command)
-            case Measure() | MergeReplicas() | RunWork():
+            case Measure() | commands.MergeReplicas() | commands.RunWork():
                 self._collective = self._tasks.start(self._collectives.run(command))
-            case Evaluate():
+            case commands.Evaluate():
                 self._tasks.start(self._evaluate(command))
-            case WriteCheckpoint():
+            case commands.WriteCheckpoint():
                 self._tasks.start(self._checkpoint(command))
-            case KeepBest():
+            case commands.KeepBest():
                 self._tasks.start(self._keep_best(command))
-            case Rebalance():
+            case commands.Rebalance():
                 for worker in self.group.workers.values():
                     if worker not in self._to_load:
                         self._to_load.add(worker)
@@ -153,7 +140,7 @@ class Executor:
         result = self._tasks.start(self.group.result(patient, future))
         result.add_done_callback(lambda _: future.release())  # also if it was cancelled at once
 
-    def _lease(self, command: RunWork) -> None:
+    def _lease(self, command: commands.RunWork) -> None:
         worker = self.group.worker(command.workers[0])
         if worker.is_lost:  # the loss returns its rows; a later worker may be at its address
             return
@@ -217,7 +204,7 @@ class Executor:
 
     # ------------------------------------------------------- other long tasks
 
-    async def _evaluate(self, command: Evaluate) -> Result:
+    async def _evaluate(self, command: commands.Evaluate) -> commands.Result:
         worker = self.group.worker(command.worker)
         shards = tasks.ShardIds((), ())
         if not self.session.placement.is_replicated:
@@ -228,12 +215,12 @@ class Executor:
         test = [self.test.parts[shard] for shard in shards.test]
         train = [self.train.parts[shard] for shard in shards.train]
         args = (self.group.run, command, shards, test, train)
-        result: EvaluationResult = await self.group.ask(
+        result: commands.EvaluationResult = await self.group.ask(
             worker, "eval", tasks.evaluate_pieces, *args
         )
         return result
 
-    async def _checkpoint(self, command: WriteCheckpoint) -> Result:
+    async def _checkpoint(self, command: commands.WriteCheckpoint) -> commands.Result:
         assert self.store is not None
         run_dir, keep = self.store
         worker = self.group.worker(command.worker)
@@ -247,19 +234,19 @@ class Executor:
         except DaskxmlError as error:
             self._warn(f"no checkpoint at mega-batch {command.megabatch}: {error.message}")
             await self.group.ask(worker, "save", checkpoint.drop_local, run_dir, command.megabatch)
-        return CheckpointWritten()
+        return commands.CheckpointWritten()
 
     def current(self) -> list[WorkerHandle]:
         """Return the workers that are not late."""
         workers = self.group.workers
         return [workers[name] for name in self.session.present() if name in workers]
 
-    async def _keep_best(self, command: KeepBest) -> Result:
+    async def _keep_best(self, command: commands.KeepBest) -> commands.Result:
         workers, args = self.current(), (self.group.run, command.megabatch)
         raise_first_failure(await self.group.ask_all(workers, "save", tasks.keep_best, *args))
-        return BestKept()
+        return commands.BestKept()
 
-    async def _store_local(self, run_dir: str, command: WriteCheckpoint) -> dict[str, int]:
+    async def _store_local(self, run_dir: str, command: commands.WriteCheckpoint) -> dict[str, int]:
         """Let every worker write its local state; return numbers by worker."""
         if not self._has_local_state:
             return {}
@@ -290,7 +277,7 @@ class Executor:
             worker.train_shards.update(shards.train)
             worker.test_shards.update(shards.test)
 
-    async def _deliver(self, work: Coroutine[Any, Any, Result | None]) -> None:
+    async def _deliver(self, work: Coroutine[Any, Any, commands.Result | None]) -> None:
         try:
             result = await work
         except LostBeforeAnswer:
@@ -313,6 +300,6 @@ class Executor:
             self.lease_ended(lease)
 
 
-def _missing(pieces: Sequence[Piece], held: set[int]) -> tuple[int, ...]:
+def _missing(pieces: Sequence[commands.Piece], held: set[int]) -> tuple[int, ...]:
     """Return the shards of pieces that a worker does not hold."""
     return tuple(sorted({shard for shard, _, _ in pieces} - held))

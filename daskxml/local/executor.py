@@ -31,20 +31,7 @@ from daskxml.local.clock import Clock
 from daskxml.local.cost import Network, whole_ticks
 from daskxml.local.worker import LocalWorker
 from daskxml.records import checkpoint
-from daskxml.session.commands import (
-    BestKept,
-    CheckpointWritten,
-    Command,
-    Evaluate,
-    EvaluationResult,
-    KeepBest,
-    MergeReplicas,
-    MergeResult,
-    Result,
-    RunWork,
-    WorkResult,
-    WriteCheckpoint,
-)
+from daskxml.session import commands
 from daskxml.session.session import Session
 from daskxml.strategies.protocol import Measure, Measured
 from daskxml.worker.evaluation import evaluate, training_loss
@@ -72,7 +59,7 @@ class Task:
 
     end_s: float
     workers: Collection[str]
-    finish: Callable[[], Result | None]
+    finish: Callable[[], commands.Result | None]
     settled_s: float = math.inf
     is_lease: bool = False
 
@@ -122,7 +109,7 @@ class LocalExecutor:
         """When the next task ends; infinite if none is under way."""
         return self._tasks[0][0] if self._tasks else math.inf
 
-    def finish_next(self) -> Result | None:
+    def finish_next(self) -> commands.Result | None:
         """Finish the task that ends first; return its result, if it has one."""
         return heapq.heappop(self._tasks)[-1].finish()
 
@@ -167,7 +154,7 @@ class LocalExecutor:
         self,
         end_s: float,
         workers: Collection[str],
-        finish: Callable[[], Result | None],
+        finish: Callable[[], commands.Result | None],
         settled_s: float = math.inf,
         *,
         begins: bool = False,
@@ -179,33 +166,35 @@ class LocalExecutor:
 
     # ---------------------------------------------------------------- commands
 
-    def execute(self, command: Command) -> None:
+    def execute(self, command: commands.Command) -> None:
         """Start a command."""
         now_s = self.clock.now_s
         begins_s = now_s + self._message_s
-        if isinstance(command, MergeReplicas | Measure):
-            names = command.weights if isinstance(command, MergeReplicas) else command.workers
+        if isinstance(command, commands.MergeReplicas | Measure):
+            names = (
+                command.weights if isinstance(command, commands.MergeReplicas) else command.workers
+            )
             begins_s = max(begins_s, *(self.workers[name].wakes_s for name in names))
         match command:
-            case RunWork() if command.is_lease:
+            case commands.RunWork() if command.is_lease:
                 self._lease(command, begins_s)
-            case RunWork():
+            case commands.RunWork():
                 self._gang(command, begins_s)
             case Measure():
                 ends_s = begins_s + self._message_s
                 self._start(ends_s, command.workers, lambda: self._measure(command))
-            case MergeReplicas():
+            case commands.MergeReplicas():
                 self._merge(command, begins_s)
-            case Evaluate():
+            case commands.Evaluate():
                 self._evaluate(command, begins_s)
-            case WriteCheckpoint():
+            case commands.WriteCheckpoint():
                 self._checkpoint(command, begins_s)
-            case KeepBest():
+            case commands.KeepBest():
                 ends_s = begins_s + self._message_s
                 keep = partial(self._keep_best, command)
                 self._start(ends_s, tuple(self.workers), keep, settled_s=now_s)
 
-    def _lease(self, command: RunWork, begins_s: float) -> None:
+    def _lease(self, command: commands.RunWork, begins_s: float) -> None:
         (name,), generation = command.workers, self.session.generation
         worker, done = self.workers[name], list[WorkStats]()
         start = partial(self._start, workers=command.workers, is_lease=True)
@@ -224,14 +213,14 @@ class LocalExecutor:
             start(end_s, finish=worker.release if worker.has_copy else work)
         worker.free_s, busy_s = end_s, end_s - begun_s
 
-        def finish() -> Result:
+        def finish() -> commands.Result:
             work = sum_stats(done)
             work.busy_s = busy_s if worker.is_virtual else work.busy_s
-            return WorkResult(command.number, (work,))
+            return commands.WorkResult(command.number, (work,))
 
         start(end_s + self._message_s, finish=finish)
 
-    def _fetch_s(self, command: RunWork) -> float:
+    def _fetch_s(self, command: commands.RunWork) -> float:
         """Return the transfer time of rows that are resident on other workers."""
         placement = self.session.placement
         if placement.is_replicated:
@@ -241,14 +230,14 @@ class LocalExecutor:
         rows = sum(span.rows for span in spans if span.stream not in own)
         return self.network.transfer_s(round(rows * self._row_bytes))
 
-    def _measure(self, command: Measure) -> Result:
+    def _measure(self, command: Measure) -> commands.Result:
         norms = {name: self.workers[name].training.squared_norm() for name in command.workers}
         return Measured(norms, self.session.parameters)
 
     def _hosts(self, names: Iterable[str]) -> tuple[str, ...]:
         return tuple(self.workers[name].training.settings.slot.host for name in names)
 
-    def _merge(self, command: MergeReplicas, begins_s: float) -> None:
+    def _merge(self, command: commands.MergeReplicas, begins_s: float) -> None:
         workers = [self.workers[name] for name in command.weights]
         hosts = self._hosts(command.weights)
         programs = [
@@ -257,17 +246,17 @@ class LocalExecutor:
         ]
         ends = self.clock.run(programs, lambda rank, batch: 0.0, self.network, begins_s)
         means = merge_means(end.result for end in ends)
-        result = MergeResult(sum(end.sent_bytes for end in ends), means)
+        result = commands.MergeResult(sum(end.sent_bytes for end in ends), means)
         reduced_s = max(end.end_s for end in ends) + self._message_s
 
-        def finish() -> Result:
+        def finish() -> commands.Result:
             for worker in workers:
                 worker.training.commit(command.generation)
             return result
 
         self._start(reduced_s + 2 * self._message_s, command.weights, finish, settled_s=reduced_s)
 
-    def _gang(self, command: RunWork, begins_s: float) -> None:
+    def _gang(self, command: commands.RunWork, begins_s: float) -> None:
         workers = [self.workers[name] for name in command.workers]
         hosts, megabatch = self._hosts(command.workers), self.session.generation
         programs = [
@@ -285,30 +274,30 @@ class LocalExecutor:
         ends = self.clock.run(programs, work_s, self.network, begins_s, machines)
         ranks = [rank_stats([end]) for end in ends[: len(workers)]]
         ranks[0] = rank_stats([ends[0], *ends[len(workers) :]])  # its process runs the server
-        result = WorkResult(command.number, tuple(ranks))
+        result = commands.WorkResult(command.number, tuple(ranks))
         ends_s = max(end.end_s for end in ends) + self._message_s
         self._start(ends_s, command.workers, lambda: result)
 
-    def _evaluate(self, command: Evaluate, begins_s: float) -> None:
+    def _evaluate(self, command: commands.Evaluate, begins_s: float) -> None:
         worker = self.workers[command.worker]
         end_s = begins_s + worker.evaluate_s(command) + self._message_s
 
-        def finish() -> Result:
+        def finish() -> commands.Result:
             sums = evaluate(worker.training, command.pieces, {})
             loss = training_loss(worker.training, command.train_pieces, {})
-            return EvaluationResult(command.number, sums, loss)
+            return commands.EvaluationResult(command.number, sums, loss)
 
         self._start(end_s, (command.worker,), finish)
 
-    def _checkpoint(self, command: WriteCheckpoint, begins_s: float) -> None:
+    def _checkpoint(self, command: commands.WriteCheckpoint, begins_s: float) -> None:
         session, worker = self.session.plain(), self.workers[command.worker]
         nbytes = worker.training.model_bytes
         nbytes += sum(int(array.nbytes) for array in worker.training.local_state().values())
         takes_s = worker.write_s(nbytes)
 
-        def finish() -> Result:
+        def finish() -> commands.Result:
             self._write(command, session)
-            return CheckpointWritten()
+            return commands.CheckpointWritten()
 
         self._start(begins_s + takes_s + self._message_s, (command.worker,), finish)
 
@@ -316,12 +305,12 @@ class LocalExecutor:
         """Return the workers that are not late."""
         return [self.workers[name] for name in self.session.present()]
 
-    def _keep_best(self, command: KeepBest) -> Result:
+    def _keep_best(self, command: commands.KeepBest) -> commands.Result:
         for worker in self.current():
             worker.training.keep_best(command.megabatch)
-        return BestKept()
+        return commands.BestKept()
 
-    def _write(self, command: WriteCheckpoint, session: dict[str, Any]) -> None:
+    def _write(self, command: commands.WriteCheckpoint, session: dict[str, Any]) -> None:
         """Write a checkpoint, local states first; a full disk does not end the run."""
         assert self._store is not None
         run_dir, keep = self._store

@@ -22,19 +22,8 @@ from typing import Any
 from daskxml.records.disagreements import Findings, differences
 from daskxml.session.history import MegabatchLog
 from daskxml.session.trace import Entry, Setup, plain, read_entry
+from daskxml.strategies import protocol
 from daskxml.strategies.megabatch import Strategy
-from daskxml.strategies.protocol import (
-    BatchLimited,
-    Command,
-    Measured,
-    Merged,
-    Part,
-    Work,
-    WorkDone,
-    WorkerJoined,
-    WorkerLost,
-    WorkRolledBack,
-)
 
 _OF_ROWS = ("perturbed", "regularized", "momentum", "late", "given_up")
 _OF_WORKERS = (
@@ -149,10 +138,12 @@ class Audit:
 
     def _rows_returned(self, event: Any) -> int:
         """Return the rows that go back to the ledger with a lost worker, before it is counted."""
-        is_back_without = isinstance(event, WorkerJoined) and not event.keeps_change
-        if not (is_back_without or isinstance(event, WorkerLost | WorkRolledBack)):
+        is_back_without = isinstance(event, protocol.WorkerJoined) and not event.keeps_change
+        if not (
+            is_back_without or isinstance(event, protocol.WorkerLost | protocol.WorkRolledBack)
+        ):
             return 0
-        name = "" if isinstance(event, WorkRolledBack) else event.worker
+        name = "" if isinstance(event, protocol.WorkRolledBack) else event.worker
         return self._log.rows_lost(name, self._strategy)
 
     @contextmanager
@@ -169,7 +160,7 @@ class Audit:
     def _step(self, number: int, entry: Entry) -> None:
         event, before = entry.event, self._state
         assert not isinstance(event, Setup)
-        if isinstance(event, WorkDone):
+        if isinstance(event, protocol.WorkDone):
             self._check_work(event)
         self._state, commands = self._strategy.step(before, event)
         self.decisions += len(commands)
@@ -179,25 +170,25 @@ class Audit:
         else:
             what = f"what follows event {number}, {type(event).__name__},"
             self.findings.add("", what, entry.commands, commands)
-        if isinstance(event, BatchLimited):
+        if isinstance(event, protocol.BatchLimited):
             self._bounded.add(event.worker)
         given_up = sum(self._log.given_up.values())
         self._log.take(self._strategy, (before, self._state), event, entry.commands)
         self._left += sum(self._log.given_up.values()) - given_up
         for command in entry.commands:
-            if isinstance(command, Work):
+            if isinstance(command, protocol.Work):
                 self._left -= min(self._left, command.rows)
-        if isinstance(event, Measured):
+        if isinstance(event, protocol.Measured):
             expected_count = self.setups[-1].parameters
             self.findings.compare("", "Measured.parameters", event.parameters, expected_count)
-        if isinstance(event, Merged):
+        if isinstance(event, protocol.Merged):
             self._closed = self._log if self._log.rows else self._closed
             for name in self._log.open.keys() - self._log.late:
                 rows = [part.rows for part in self._log.open[name]]
                 self.findings.compare(name, "rows of leases that are open at the merge", rows, [])
             self._log = self._log.following()
 
-    def _check_work(self, done: WorkDone) -> None:
+    def _check_work(self, done: protocol.WorkDone) -> None:
         """Compare work that is done with what was leased."""
         views = self._strategy.view(self._state)
         for name, rows in ((name, rows) for name, rows in done.rows.items() if rows):
@@ -212,9 +203,9 @@ class Audit:
                 what = f"updates of a lease of {rows} rows by {part.batch_rows}"
                 self.findings.add(name, what, updates, expected)
 
-    def _compare(self, place: str, written: Command, expected: Command) -> None:
+    def _compare(self, place: str, written: protocol.Command, expected: protocol.Command) -> None:
         worker = ""
-        if isinstance(expected, Work) and expected.is_lease:
+        if isinstance(expected, protocol.Work) and expected.is_lease:
             (worker,) = expected.parts
         what = f"{type(expected).__name__} after {place}: "
         for name, *pair in differences("", written, expected):
@@ -230,7 +221,7 @@ class Audit:
         self._rows = values["rows"]
         total = max(1, sum(self._coverage.stream_rows))
         compare("", "epoch", values["epoch"], values["rows"] / total)
-        merged = [entry.event for entry in row.trace if isinstance(entry.event, Merged)]
+        merged = [entry.event for entry in row.trace if isinstance(entry.event, protocol.Merged)]
         if merged and (took_s := merged[-1].took_s):  # older traces have none
             compare("", "train_s and merge_s", values["train_s"] + values["merge_s"], took_s)
         for name, worker in row.workers.items():
@@ -283,7 +274,7 @@ def _leased_rows(worker: Mapping[str, Any]) -> list[int]:
     return [sum(stop - start for *_, start, stop in lease) for lease in worker["leases"]]
 
 
-def updates_of(part: Part, threads: int) -> int:
+def updates_of(part: protocol.Part, threads: int) -> int:
     """Return how often work changes a model: once a batch, or once a thread's part of it.
 
     Examples

@@ -14,15 +14,7 @@ from typing import Final
 from daskxml.core.work_stats import Means, WorkStats
 from daskxml.metrics import LossSum, MetricSums
 from daskxml.session.ledger import Span
-from daskxml.strategies.protocol import (
-    Measure,
-    Measured,
-    Rebase,
-    SyncPattern,
-    WorkerJoined,
-    WorkerLost,
-    WorkerSilent,
-)
+from daskxml.strategies import protocol
 
 INTERRUPTED = "the run ends at the next merge; Ctrl-C again ends it at once, as it was last written"
 Piece = tuple[int, int, int]  # shard, first row, row after the last
@@ -110,10 +102,10 @@ Result = (
     | CheckpointWritten
     | BestKept
     | StopRequest
-    | Measured
-    | WorkerJoined
-    | WorkerLost
-    | WorkerSilent
+    | protocol.Measured
+    | protocol.WorkerJoined
+    | protocol.WorkerLost
+    | protocol.WorkerSilent
 )
 
 
@@ -149,7 +141,7 @@ class RunWork:
     workers: tuple[str, ...]
     batches: tuple[tuple[tuple[Span, ...], ...], ...]
     lrs: tuple[float, ...]
-    pattern: SyncPattern | None = None
+    pattern: protocol.SyncPattern | None = None
     begins: bool = False
     rewinds: bool = False
     scales_parts: bool = False
@@ -253,13 +245,13 @@ class EndRun:
 
 Command = (
     RunWork
-    | Measure
+    | protocol.Measure
     | MergeReplicas
     | Evaluate
     | WriteCheckpoint
     | KeepBest
     | Rebalance
-    | Rebase
+    | protocol.Rebase
     | Restart
     | EndRun
 )

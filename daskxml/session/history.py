@@ -52,24 +52,8 @@ from typing import Any
 from daskxml.core.work_stats import Means, WorkStats, merge_means, sum_stats
 from daskxml.session.commands import MergeResult
 from daskxml.session.ledger import Span
+from daskxml.strategies import protocol
 from daskxml.strategies.megabatch import Strategy
-from daskxml.strategies.protocol import (
-    BatchLimited,
-    Command,
-    Event,
-    GiveUp,
-    Measure,
-    Measured,
-    Merge,
-    Part,
-    Work,
-    WorkDone,
-    WorkerJoined,
-    WorkerLost,
-    WorkerSilent,
-    WorkerView,
-    WorkRolledBack,
-)
 
 
 class MegabatchLog:
@@ -102,14 +86,14 @@ class MegabatchLog:
     def __init__(self, megabatch: int, begun_s: float) -> None:
         self.megabatch, self.begun_s, self.trained_s = megabatch, begun_s, begun_s
         self.work: dict[str, WorkStats] = {}
-        self.open: dict[str, list[Part]] = {}
-        self.done: dict[str, list[Part]] = {}
-        self.views: Mapping[str, WorkerView] = {}
-        self.departed: dict[str, WorkerView] = {}
+        self.open: dict[str, list[protocol.Part]] = {}
+        self.done: dict[str, list[protocol.Part]] = {}
+        self.views: Mapping[str, protocol.WorkerView] = {}
+        self.departed: dict[str, protocol.WorkerView] = {}
         self.late: list[str] = []
         self.given_up: dict[str, int] = {}
         self.weights: Mapping[str, float] = {}
-        self.decided = Merge({}, 0.0, perturbed=False)
+        self.decided = protocol.Merge({}, 0.0, perturbed=False)
         self.squared_norms: Mapping[str, float] = {}
         self.events: list[tuple[float, dict[str, Any]]] = []
         self.means: Means = {}
@@ -141,8 +125,8 @@ class MegabatchLog:
     # ------------------------------------------------------------- from the trace
 
     def take(
-        self, strategy: Strategy, states: tuple[Any, Any], event: Event,
-        commands: Sequence[Command], work: Mapping[str, WorkStats] | None = None,
+        self, strategy: Strategy, states: tuple[Any, Any], event: protocol.Event,
+        commands: Sequence[protocol.Command], work: Mapping[str, WorkStats] | None = None,
         now_s: float = 0.0,
     ) -> None:  # fmt: skip
         """Count an event and what the strategy decided on it, from its state before and after.
@@ -150,41 +134,41 @@ class MegabatchLog:
         ``work`` is the work that the event reports, by worker; without it, what the event says.
         """
         match event:
-            case WorkDone(_, rows, updates, busy_s):
+            case protocol.WorkDone(_, rows, updates, busy_s):
                 totals = {n: WorkStats(rows[n], updates[n], busy_s=busy_s[n]) for n in rows}
                 self._count(work or totals)
                 self._finish(rows)
-            case Measured(norms):
+            case protocol.Measured(norms):
                 self.squared_norms = norms
-            case BatchLimited(worker, limit):
+            case protocol.BatchLimited(worker, limit):
                 self._happened(now_s, "memory", worker, batch_rows=limit)
-            case WorkerLost(worker):
+            case protocol.WorkerLost(worker):
                 lost = self.rows_lost(worker, strategy)
                 self._happened(now_s, "lost", worker, rows_returned=lost)
                 self._lose(worker, strategy, states[0])
-            case WorkerJoined(worker, keeps_change=keeps_change):
+            case protocol.WorkerJoined(worker, keeps_change=keeps_change):
                 lost = 0 if keeps_change else self.rows_lost(worker, strategy)
                 self._happened(now_s, "joined", worker, rows_returned=lost)
                 self._known_late.discard(worker)
                 if not keeps_change:
                     self._drop(worker)
-            case WorkerSilent():
+            case protocol.WorkerSilent():
                 self._is_trained, self.late = False, []
-            case WorkRolledBack():
+            case protocol.WorkRolledBack():
                 self._drop_all()
         for command in commands:
-            if isinstance(command, Work):
+            if isinstance(command, protocol.Work):
                 for name, part in command.parts.items():
                     if part.rows:  # a gang's worker may have none
                         self.open.setdefault(name, []).append(part)
-            if isinstance(command, GiveUp):
+            if isinstance(command, protocol.GiveUp):
                 lost = self.rows_lost(command.worker, strategy)
                 self.given_up[command.worker] = self.given_up.get(command.worker, 0) + lost
                 self._happened(now_s, "given up", command.worker, rows_returned=lost)
                 self._drop(command.worker)
-            if isinstance(command, Measure | Merge) and not self._is_trained:
+            if isinstance(command, protocol.Measure | protocol.Merge) and not self._is_trained:
                 self.views, self._is_trained = strategy.view(states[1]), True
-            if isinstance(command, Merge):
+            if isinstance(command, protocol.Merge):
                 self.decided = command
                 self.late = [n for n in strategy.view(states[1]) if n not in command.weights]
                 for name in [name for name in self.late if name not in self._known_late]:
@@ -208,7 +192,7 @@ class MegabatchLog:
                 self.open[name].remove(part)
                 self.done.setdefault(name, []).append(part)
 
-    def open_part(self, worker: str, rows: int) -> Part | None:
+    def open_part(self, worker: str, rows: int) -> protocol.Part | None:
         """Return the first of a worker's parts under way that has so many rows."""
         return next((part for part in self.open.get(worker, ()) if part.rows == rows), None)
 

@@ -53,13 +53,6 @@ from daskxml.session.stopping import StoppingRules, spent_s
 from daskxml.session.trace import FORMAT, Setup, plain_entry
 from daskxml.strategies import protocol
 from daskxml.strategies.megabatch import Strategy
-from daskxml.strategies.protocol import (
-    Measured,
-    WorkerDevice,
-    WorkerJoined,
-    WorkerLost,
-    WorkerSilent,
-)
 from daskxml.strategies.quorum import WAITS, grace_s
 
 
@@ -195,7 +188,7 @@ class Session:
 
     # ----------------------------------------------------------------- results
 
-    def start(self, devices: Mapping[str, WorkerDevice], now_s: float) -> list[Command]:
+    def start(self, devices: Mapping[str, protocol.WorkerDevice], now_s: float) -> list[Command]:
         """Begin, or continue, with these workers; their replicas equal the global model."""
         self.workers, self._started_s = dict.fromkeys(devices), now_s
         self.inform(protocol.Started(tuple(devices), devices), now_s)
@@ -213,7 +206,7 @@ class Session:
             case WorkFailed(number) if self._allocator.is_under_way(number):
                 self._allocator.roll_back()
                 return self._decide(protocol.WorkRolledBack(), now_s)
-            case Measured() if result.squared_norms.keys() == self._measured:
+            case protocol.Measured() if result.squared_norms.keys() == self._measured:
                 if not all(map(math.isfinite, result.squared_norms.values())):
                     raise TrainingError("the weights are not finite any more: lower strategy.lr")
                 return self._decide(result, now_s)
@@ -225,11 +218,11 @@ class Session:
                 return self._close_row(now_s)
             case CheckpointWritten() if self.stage == "checkpoint":
                 return self._checkpoint_written(now_s)
-            case WorkerJoined():
+            case protocol.WorkerJoined():
                 return self._worker_joined(result, now_s)
-            case WorkerLost(worker) if worker in self.workers and self.stage != "over":
+            case protocol.WorkerLost(worker) if worker in self.workers and self.stage != "over":
                 return self._worker_lost(worker, now_s)
-            case WorkerSilent(worker) if worker in self.present() and self.stage != "over":
+            case protocol.WorkerSilent(worker) if worker in self.present() and self.stage != "over":
                 return self._worker_silent(worker, now_s)
             case StopRequest(reason):
                 return self.drain(reason, now_s)
@@ -428,7 +421,7 @@ class Session:
 
     # ----------------------------------------------------------------- workers
 
-    def _worker_joined(self, event: WorkerJoined, now_s: float) -> list[Command]:
+    def _worker_joined(self, event: protocol.WorkerJoined, now_s: float) -> list[Command]:
         is_new = event.worker not in self.workers
         if event.keeps_change and event.worker in self._allocator.given_up:
             return []  # it is rebased once more
@@ -447,7 +440,7 @@ class Session:
             self.stage = "train"
             if self.stop_reason:  # the run ends without the returned rows
                 self.inform(protocol.Drain(), now_s)
-        commands = self._decide(WorkerLost(worker), now_s)
+        commands = self._decide(protocol.WorkerLost(worker), now_s)
         return self._rebalance() + commands + self._reassign(worker)
 
     def _restart(self) -> list[Command]:
