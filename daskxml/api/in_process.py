@@ -19,7 +19,7 @@ from daskxml.local.rows import load_rows
 from daskxml.local.run import NAME, LocalRun, read_stored
 from daskxml.models.trained import Model
 from daskxml.observe.callbacks import OnEvent
-from daskxml.session.setup import DataLayout
+from daskxml.session.row_loading import DataLayout
 
 Speeds = Sequence[float] | Mapping[str, float]
 

@@ -9,6 +9,7 @@ only led to them is not even read.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import re
@@ -202,9 +203,7 @@ class Pipeline(RowStages):
 
     def _ranker(self, run: Value) -> Future:
         """Return a run's model, as a future."""
-        found = run.result().model
-        ranking = Model(found.header, found.parameters, found.label_counts, threads=1)
-        return kept(self.client, ranking)
+        return kept(self.client, dataclasses.replace(run.result().model, threads=1))
 
     def _file(self, name: str) -> Path | None:
         return None if self.folder is None else self.folder / name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ def predict(
     held = model if isinstance(model, Model) else Model.load(model)
     check_rank(k, held.spec.labels)
     k = min(k, held.spec.labels)
-    ranking = Model(held.header, held.parameters, held.label_counts, threads=1)
+    ranking = replace(held, threads=1)
     if is_dask_collection(rows):
         meta = scipy.sparse.csr_matrix((0, held.spec.labels), dtype=np.float32)
         return lazy_blocks(client, rows, "rows", meta, ranking, "predict", k)

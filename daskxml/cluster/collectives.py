@@ -16,15 +16,11 @@ from distributed import Future
 
 from daskxml.cluster import worker_tasks as tasks
 from daskxml.cluster.worker_group import (
-    NOTICE_S,
+    Answers,
     WorkerGroup,
     WorkerHandle,
-    any_lost,
-    first_failure,
-    gather_by_name,
     heard,
     is_unreachable,
-    raise_first_failure,
     wait_for_loss,
 )
 from daskxml.core.work_stats import merge_means
@@ -37,7 +33,7 @@ ATTEMPTS = 4
 
 Batches = Sequence[Sequence[Span]]
 Fetch = Callable[[WorkerHandle, Batches], tuple[tasks.FetchedKeys, list[Future]]]
-Answers = dict[str, Any] | BaseException | None  # see `Collectives._attempt`
+Outcome = Answers | BaseException | None  # see `Collectives._attempt`
 CollectiveCommand = Measure | commands.MergeReplicas | commands.RunWork
 
 
@@ -76,11 +72,11 @@ class Collectives:
             worker.name: norm for worker in workers if (norm := worker.squared_norm) is not None
         }
         others = [worker for worker in workers if worker.name not in known]
-        await gather_by_name(others, map(self.group.commit, others))
+        await Answers.of(others, map(self.group.commit, others))
         answers = await self.group.call_all(others, "daskxml_norm")
-        if any_lost(answers):
+        if answers.any_lost:
             return None
-        raise_first_failure(answers)
+        answers.raise_failure()
         return Measured(known | answers, self.parameters)
 
     # ---------------------------------------------------------------- merging
@@ -163,7 +159,7 @@ class Collectives:
     async def _attempt(
         self, peers: ProcessGroup, workers: Sequence[WorkerHandle],
         parts: Iterable[Coroutine[Any, Any, Any]],
-    ) -> Answers:  # fmt: skip
+    ) -> Outcome:  # fmt: skip
         """Let all workers take part; the first failure aborts the collective on all of them.
 
         Returns
@@ -188,10 +184,10 @@ class Collectives:
                 part.cancel()
             raise
         finally:
-            answers = await gather_by_name(workers, running)
-        failure = first_failure(answers)
+            answers = await Answers.of(workers, running)
+        failure = answers.failure
         if failure is not None and not is_unreachable(failure):
             raise failure
-        if any_lost(answers) or (failure is not None and await wait_for_loss(workers, NOTICE_S)):
+        if answers.any_lost or (failure is not None and await wait_for_loss(workers)):
             return None
         return answers if failure is None else failure

@@ -26,17 +26,8 @@ from distributed.utils import silence_logging_cmgr
 
 from daskxml.cluster.worker_info import POOL
 from daskxml.config.sections import ClusterSection
+from daskxml.core import hardware
 from daskxml.core.errors import ClusterError, ConfigError
-from daskxml.core.hardware import (
-    VISIBLE,
-    Gpu,
-    cuda_problem,
-    driver_cuda,
-    fitting_cuda,
-    installed_cupy,
-    usable_cores,
-    usable_gpus,
-)
 from daskxml.core.shared import Shared
 from daskxml.core.signals import defer_signals, shield_children
 from daskxml.transport.ucx import SCHEMES, has_ucx, silence_ucx, ucx_missing
@@ -223,7 +214,7 @@ def local_cluster(
     ConfigError, ClusterError
         If the machine lacks what the run file requires, or the workers cannot start.
     """
-    cores = usable_cores()
+    cores = hardware.usable_cores()
     section.pool_threads_on(cores)  # refuses too many
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]  # with less, Dask may lose messages for good
     if 0 <= limit < _PROCESS_BYTES:
@@ -231,7 +222,9 @@ def local_cluster(
             f"a process may have {limit >> 20:,} MiB of addresses, too few to begin: let ulimit -v "
             f"be at least {_PROCESS_BYTES >> 10}"
         )
-    gpus = choose_gpus(section, usable_gpus() if section.device != "cpu" else (), gpu_problem, warn)
+    gpus = choose_gpus(
+        section, hardware.usable_gpus() if section.device != "cpu" else (), gpu_problem, warn
+    )
     protocol = choose_protocol(section, len(gpus))
     with (
         tempfile.TemporaryDirectory(prefix="daskxml-") as folder,
@@ -294,18 +287,18 @@ _UNCHANGED = Shared(_unchanged)
 
 def gpu_problem() -> str:
     """Return why workers cannot use this machine's GPUs, and what to do; "" if they can."""
-    driver = driver_cuda()
-    problem = cuda_problem(driver, installed_cupy())
+    driver = hardware.driver_cuda()
+    problem = hardware.cuda_problem(driver, hardware.installed_cupy())
     missing = [name for name in ("dask_cuda", "rmm") if importlib.util.find_spec(name) is None]
     if problem or not missing:
         return problem
-    extra = f"pip install 'daskxml[cuda{fitting_cuda(driver)}]'"
+    extra = f"pip install 'daskxml[cuda{hardware.fitting_cuda(driver)}]'"
     return f"{missing[0].replace('_', '-')} is not installed: {extra}"
 
 
 def choose_gpus(
-    section: ClusterSection, gpus: Sequence[Gpu], problem: Callable[[], str], warn: Warn
-) -> tuple[Gpu, ...]:
+    section: ClusterSection, gpus: Sequence[hardware.Gpu], problem: Callable[[], str], warn: Warn
+) -> tuple[hardware.Gpu, ...]:
     """Return the GPUs that get a worker each.
 
     Parameters
@@ -379,7 +372,7 @@ def choose_protocol(section: ClusterSection, gpus: int) -> str:
 
 
 def _new_cluster(
-    section: ClusterSection, gpus: Sequence[Gpu], cores: int, folder: str, protocol: str,
+    section: ClusterSection, gpus: Sequence[hardware.Gpu], cores: int, folder: str, protocol: str,
     dashboard: bool,
 ) -> SpecCluster:  # fmt: skip
     others = local_workers(section, cores, folder, len(gpus), protocol, dashboard)
@@ -417,7 +410,7 @@ def _remedy(error: BaseException | None, folder: str) -> str:
 
 def _gpu_cluster(
     section: ClusterSection,
-    gpus: Sequence[Gpu],
+    gpus: Sequence[hardware.Gpu],
     others: dict[int | str, Any],
     folder: str,
     protocol: str,
@@ -439,7 +432,7 @@ def _gpu_cluster(
 
 
 def gpu_cluster_options(
-    section: ClusterSection, gpus: Sequence[Gpu], others: int, folder: str, protocol: str
+    section: ClusterSection, gpus: Sequence[hardware.Gpu], others: int, folder: str, protocol: str
 ) -> dict[str, Any]:
     """Return the arguments of ``dask_cuda.LocalCUDACluster``.
 
@@ -452,7 +445,7 @@ def gpu_cluster_options(
 
     Examples
     --------
-    >>> gpu = Gpu(index=1, uuid="GPU-a", name="", memory_bytes=0, driver="")
+    >>> gpu = hardware.Gpu(index=1, uuid="GPU-a", name="", memory_bytes=0, driver="")
     >>> options = gpu_cluster_options(ClusterSection(), [gpu], 1, "/tmp", "ucx")
     >>> options["CUDA_VISIBLE_DEVICES"], options["rmm_pool_size"], options["memory_limit"]
     ([1], 0.7, 0.5)
@@ -511,7 +504,8 @@ def local_workers(
         "local_directory": folder,
         "silence_logs": SILENT,
         "preload": [IGNORE_INTERRUPTS, SILENCE_UCX],
-        "env": {VISIBLE: ""},  # no GPU, so UCX must not look for one either, as dask-cuda has it do
+        # No GPU, so UCX must not look for one either, as dask-cuda has it do.
+        "env": {hardware.VISIBLE: ""},
         "config": {
             "distributed": settings if dashboard else dask.config.merge(settings, UNSEEN),
             "distributed-ucxx": {"create-cuda-context": False},

@@ -20,8 +20,7 @@ from distributed import Client, Future, wait
 from daskxml.config import RunConfig
 from daskxml.core.work_stats import SHARED, StageRecord
 from daskxml.data.blocks import stamp_files
-from daskxml.session.row_loading import GivenRows, Rows, load_partitions
-from daskxml.session.setup import DataLayout
+from daskxml.session.row_loading import DataLayout, GivenRows, Rows, load_partitions
 
 # Keys of what the client has put on the workers instead of files: partitions of rows by ``train``
 # and ``test``, and one each of the array of the training rows' ``weights`` and of their columns'

@@ -25,8 +25,6 @@ from daskxml.cluster.worker_group import (
     LostBeforeAnswer,
     WorkerGroup,
     WorkerHandle,
-    any_lost,
-    raise_first_failure,
 )
 from daskxml.cluster.worker_plugin import LEASE
 from daskxml.core.errors import ClusterError, DaskxmlError
@@ -243,7 +241,7 @@ class Executor:
 
     async def _keep_best(self, command: commands.KeepBest) -> commands.Result:
         workers, args = self.current(), (self.group.run, command.megabatch)
-        raise_first_failure(await self.group.ask_all(workers, "save", tasks.keep_best, *args))
+        (await self.group.ask_all(workers, "save", tasks.keep_best, *args)).raise_failure()
         return commands.BestKept()
 
     async def _store_local(self, run_dir: str, command: commands.WriteCheckpoint) -> dict[str, int]:
@@ -253,8 +251,8 @@ class Executor:
         workers, run = self.current(), self.group.run
         args = [(run, run_dir, command.megabatch, number) for number in range(len(workers))]
         answers = await self.group.ask_each(workers, "save", tasks.store_local, args)
-        raise_first_failure(answers)
-        self._has_local_state = any_lost(answers) or any(answers.values())
+        answers.raise_failure()
+        self._has_local_state = answers.any_lost or any(answers.values())
         return {worker.name: n for n, worker in enumerate(workers) if answers[worker.name] is True}
 
     async def _reload_rows(self, worker: WorkerHandle) -> None:

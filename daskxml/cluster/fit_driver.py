@@ -24,7 +24,6 @@ from daskxml.cluster.worker_group import (
     BackgroundTasks,
     WorkerGroup,
     WorkerHandle,
-    first_failure,
     remaining,
     result_of,
 )
@@ -326,7 +325,7 @@ class FitDriver(RunDriver):
         answers = await self.group.ask_all(workers, "model", keep_model, self.run, *args)
         self.group.workers = {each.name: each for each in workers if answers[each.name] is None}
         if not self.group.workers:
-            raise first_failure(answers) or ClusterError(
+            raise answers.failure or ClusterError(
                 "every worker was lost before the model was kept; start the run again"
             )
 

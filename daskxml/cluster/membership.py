@@ -13,16 +13,13 @@ from daskxml.cluster.data_loading import LoadedData
 from daskxml.cluster.executor import CandidateReady, Executor
 from daskxml.cluster.worker_group import (
     LOOK_S,
-    NOTICE_S,
+    Answers,
     BackgroundTasks,
     LostBeforeAnswer,
     WorkerGroup,
     WorkerHandle,
-    first_failure,
-    gather_by_name,
     heard,
     is_unreachable,
-    raise_first_failure,
     remaining,
     wait_for_loss,
 )
@@ -107,7 +104,7 @@ class Admission:
         self.group.workers = {worker.name: worker for worker in workers}
         known = self.group.capabilities
         unknown = [worker for worker in workers if worker.address not in known]
-        raise_first_failure(await gather_by_name(unknown, map(self.probe, unknown)))
+        (await Answers.of(unknown, map(self.probe, unknown))).raise_failure()
         return self.without_problem(workers, present)
 
     def without_problem(
@@ -201,7 +198,7 @@ class Membership(Admission):
             return []
         left = remaining(workers)
         self.executor.session.placement.spread({worker.name: worker.speed for worker in left})
-        raise_first_failure(await gather_by_name(left, map(self.executor.load_rows, left)))
+        (await Answers.of(left, map(self.executor.load_rows, left))).raise_failure()
         await self._load_model(remaining(workers))
         self.group.workers = {worker.name: worker for worker in remaining(workers)}
         for worker in self.group.workers.values():
@@ -230,12 +227,12 @@ class Membership(Admission):
             handles = [worker.shared for worker in creators if worker.is_created]
             args = [(self.group.run, self._settings(worker, present), handles) for worker in wave]
             speeds = await self.group.ask_each(wave, "start", tasks.create_worker, args)
-            failure = first_failure(speeds)
+            failure = speeds.failure
             if creators and failure is not None and is_unreachable(failure):
-                await wait_for_loss(creators, NOTICE_S)
+                await wait_for_loss(creators)
             if creators != remaining(creators):
                 return False
-            raise_first_failure(speeds)
+            speeds.raise_failure()
             for worker in remaining(wave):
                 worker.created(speeds[worker.name])
         return True
@@ -248,7 +245,7 @@ class Membership(Admission):
             run, local = self.group.run, session.get("local", {})
             args = [(run, path, generation, local.get(worker.name)) for worker in workers]
             answers = await self.group.ask_each(workers, "start", tasks.load_checkpoint, args)
-            raise_first_failure(answers)
+            answers.raise_failure()
         for worker in workers:
             worker.generation = generation
 
@@ -269,7 +266,7 @@ class Membership(Admission):
         try:
             worker.created(await self.group.ask(worker, "start", tasks.create_worker, *args))
         except ClusterError:
-            if not holders or not await wait_for_loss(holders, NOTICE_S):
+            if not holders or not await wait_for_loss(holders):
                 raise
             await self._create_newcomer(worker, present)
 
@@ -279,7 +276,7 @@ class Membership(Admission):
         while worker.silent.is_set() and not worker.is_lost:
             await asyncio.sleep(LOOK_S)
         donors = heard(self.executor.current())
-        await gather_by_name(donors, map(self.group.commit, donors))
+        await Answers.of(donors, map(self.group.commit, donors))
         for donor in donors:
             args = (self.group.run, donor.address, is_late and worker.keeps_change)
             try:

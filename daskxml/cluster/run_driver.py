@@ -40,12 +40,12 @@ from daskxml.kernels.registry import TEXT
 from daskxml.models.store import ModelHeader
 from daskxml.session.commands import Command, EndRun, RunWork, StopRequest, WorkResult
 from daskxml.session.fit_run import FitRun
+from daskxml.session.row_loading import DataLayout
 from daskxml.session.run_loop import RESTART, RunLoop
 from daskxml.session.session import Session
 from daskxml.session.setup import (
     NO_NAMES,
     ColumnNames,
-    DataLayout,
     describe_run,
     make_session,
     model_header,
@@ -107,7 +107,6 @@ class RunDriver:
         self._turn = asyncio.Lock()  # one cleans up at a time
         self.is_loading, self._is_ready = True, False
         self.session: Session | FitRun
-        self._told_compiling = False
         self._stop_reason = ""
         self._published = 0  # mega-batches in the event log
         self._attempt = 0  # of the last session: each has a higher one, see `Session.attempt`
@@ -153,8 +152,8 @@ class RunDriver:
 
     def compiling(self) -> None:
         """Tell, once, that the run waits for kernels to be compiled."""
-        if not (self._told_compiling or self.event_log.is_over):
-            self._told_compiling = True
+        is_told = any(event["kind"] == "compiling" for event in self.event_log.events)
+        if not (is_told or self.event_log.is_over):
             self.event_log.event("compiling", text=TEXT)
 
     def summary(self) -> dict[str, Any]:

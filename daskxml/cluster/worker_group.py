@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -280,17 +280,17 @@ class WorkerGroup:
                     return result
             except OSError:  # the connection broke; a peer notices a loss before the scheduler
                 pass
-            if await wait_for_loss([worker], NOTICE_S):  # also after the last attempt
+            if await wait_for_loss([worker]):  # also after the last attempt
                 raise LostBeforeAnswer(worker.name)
         raise ClusterError(f"worker {worker.name} at {worker.address} does not answer")
 
     async def call_all(
         self, workers: Iterable[WorkerHandle], handler: str, **values: Any
-    ) -> dict[str, Any]:
+    ) -> Answers:
         """Call a handler of several workers; return results or exceptions by name."""
         workers = list(workers)
         calls = [self.call(worker, handler, **values) for worker in workers]
-        return await gather_by_name(workers, calls)
+        return await Answers.of(workers, calls)
 
     @staticmethod
     async def _unless_lost(worker: WorkerHandle, answer: asyncio.Future[Any]) -> Any:
@@ -311,7 +311,7 @@ class WorkerGroup:
 
     async def ask_all(
         self, workers: Iterable[WorkerHandle], what: str, task: Callable[..., Any], *args: Any
-    ) -> dict[str, Any]:
+    ) -> Answers:
         """Run a task on several workers at once; return results or exceptions by name."""
         workers = list(workers)
         return await self.ask_each(workers, what, task, [args] * len(workers))
@@ -322,10 +322,10 @@ class WorkerGroup:
         what: str,
         task: Callable[..., Any],
         args: Sequence[Any],
-    ) -> dict[str, Any]:
+    ) -> Answers:
         """Run a task on several workers at once, each with its own tuple of arguments."""
         asked = [self.ask(h, what, task, *own) for h, own in zip(workers, args, strict=True)]
-        return await gather_by_name(workers, asked)
+        return await Answers.of(workers, asked)
 
 
 class BackgroundTasks:
@@ -357,12 +357,34 @@ class BackgroundTasks:
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def gather_by_name(
-    workers: Sequence[WorkerHandle], calls: Iterable[Awaitable[Any]]
-) -> dict[str, Any]:
-    """Wait for one call for each worker; return results or exceptions by the workers' names."""
-    answers = await asyncio.gather(*calls, return_exceptions=True)
-    return {worker.name: answer for worker, answer in zip(workers, answers, strict=True)}
+class Answers(dict[str, Any]):
+    """Results or exceptions of several workers, by their names."""
+
+    @classmethod
+    async def of(cls, workers: Sequence[WorkerHandle], calls: Iterable[Awaitable[Any]]) -> Answers:
+        """Wait for one call for each worker."""
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        return cls(zip((worker.name for worker in workers), found, strict=True))
+
+    @property
+    def failure(self) -> BaseException | None:
+        """An exception that is not the loss of a worker.
+
+        A broken connection is one only if there is no other, as it may be the effect of another.
+        """
+        failures = (answer for answer in self.values() if isinstance(answer, BaseException))
+        others = (each for each in failures if not isinstance(each, LostBeforeAnswer))
+        return min(others, key=is_unreachable, default=None)
+
+    def raise_failure(self) -> None:
+        """Raise `failure`, if there is one."""
+        if self.failure is not None:
+            raise self.failure
+
+    @property
+    def any_lost(self) -> bool:
+        """Whether a worker was lost before it answered."""
+        return any(isinstance(answer, LostBeforeAnswer) for answer in self.values())
 
 
 async def result_of(future: Future) -> Any:
@@ -386,38 +408,13 @@ def heard(workers: Iterable[WorkerHandle]) -> list[WorkerHandle]:
     return [worker for worker in workers if not worker.is_away]
 
 
-async def wait_for_loss(workers: Sequence[WorkerHandle], timeout_s: float) -> bool:
-    """Wait until the scheduler loses one of the workers; return whether it did in time."""
+async def wait_for_loss(workers: Sequence[WorkerHandle]) -> bool:
+    """Wait until the scheduler loses one of the workers; return whether it did in `NOTICE_S`."""
     waits = [asyncio.ensure_future(worker.lost.wait()) for worker in workers]
-    done, _ = await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    done, _ = await asyncio.wait(waits, timeout=NOTICE_S, return_when=asyncio.FIRST_COMPLETED)
     for waiting in waits:
         waiting.cancel()
     return bool(done)
-
-
-def first_failure(answers: Mapping[str, Any]) -> BaseException | None:
-    """Return an exception among the answers that is not the loss of a worker.
-
-    A broken connection is returned only if there is no other, as it may be the effect of another.
-    """
-    failures = [a for a in answers.values() if isinstance(a, BaseException)]
-    return min(
-        (a for a in failures if not isinstance(a, LostBeforeAnswer)),
-        key=is_unreachable,
-        default=None,
-    )
-
-
-def raise_first_failure(answers: Mapping[str, Any]) -> None:
-    """Raise `first_failure`, if there is one."""
-    failure = first_failure(answers)
-    if failure is not None:
-        raise failure
-
-
-def any_lost(answers: Mapping[str, Any]) -> bool:
-    """Return whether a worker was lost before it answered."""
-    return any(isinstance(answer, LostBeforeAnswer) for answer in answers.values())
 
 
 def is_unreachable(failure: BaseException) -> bool:

@@ -19,15 +19,8 @@ from distributed.utils import offload
 
 from daskxml._version import __version__
 from daskxml.config import RunConfig
+from daskxml.core import hardware
 from daskxml.core.errors import ClusterError, ConfigError, DaskxmlError
-from daskxml.core.hardware import (
-    Gpu,
-    cuda_problem,
-    driver_cuda,
-    installed_cupy,
-    usable_cores,
-    usable_gpus,
-)
 from daskxml.records.environment import describe_machine
 from daskxml.strategies.protocol import WorkerDevice, natural_order
 
@@ -54,7 +47,7 @@ class Capabilities:
 
     version: str = __version__
     cores: int = 1
-    gpu: Gpu | None = None
+    gpu: hardware.Gpu | None = None
     gpu_problem: str = ""
     machine: Mapping[str, Any] = field(default_factory=dict)
 
@@ -85,9 +78,11 @@ def probe_process() -> Capabilities:
     >>> probe_process().cores >= 1
     True
     """
-    gpu = next(iter(usable_gpus()), None)  # CUDA's device 0
-    problem = cuda_problem(driver_cuda(), installed_cupy()) if gpu else ""
-    cores = usable_cores()
+    gpu = next(iter(hardware.usable_gpus()), None)  # CUDA's device 0
+    problem = (
+        hardware.cuda_problem(hardware.driver_cuda(), hardware.installed_cupy()) if gpu else ""
+    )
+    cores = hardware.usable_cores()
     return Capabilities(cores=cores, gpu=gpu, gpu_problem=problem, machine=describe_machine())
 
 

@@ -238,7 +238,13 @@ class Vectorizer:
         """Return a row for each text, ``(texts, columns)`` CSR float32; unknown words are left out.
 
         The sums are float64, as scikit-learn's are.
+
+        Raises
+        ------
+        InputError
+            As `check_texts` does.
         """
+        check_texts(texts)
         return self._weighed(self._counter.transform(texts)) if len(texts) else self._empty
 
     def weigh(self, words: Sequence[str], counts: Any) -> Any:

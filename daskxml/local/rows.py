@@ -10,6 +10,7 @@ from daskxml.core.hardware import free_memory_bytes
 from daskxml.data.rows import concatenate
 from daskxml.session.documents import has_texts, vectorize_files
 from daskxml.session.row_loading import (
+    DataLayout,
     GivenRows,
     Rows,
     Shards,
@@ -17,7 +18,7 @@ from daskxml.session.row_loading import (
     load_partitions,
     run_here,
 )
-from daskxml.session.setup import ColumnNames, DataLayout
+from daskxml.session.setup import ColumnNames
 
 Given = Any  # an object with `partitions()`, as `daskxml.Matrices` has
 

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from daskxml.core.arrays import Csr, Partition, Segment
 from daskxml.core.errors import ConfigError, InputError, ModelError
 from daskxml.core.hardware import usable_cores
 from daskxml.data.rows import concatenate, concatenate_csr, feature_blocks, label_csr, unit_rows
-from daskxml.data.text import check_texts
 from daskxml.kernels import get_kernels
 from daskxml.kernels.operands import BITS
 from daskxml.metrics import MetricSums, metric_sums, propensities
@@ -49,6 +48,7 @@ WholeModel = tuple[store.ModelHeader, Mapping[str, Any], npt.NDArray[np.int64]]
 _LEAST_HELD_OUT = 200  # rows, for a calibration of which nobody has asked
 
 
+@dataclass(eq=False, repr=False)
 class Model:
     """A trained classifier, on the CPU.
 
@@ -77,18 +77,15 @@ class Model:
     array([[1, 0]], dtype=int32)
     """
 
-    def __init__(
-        self,
-        header: store.ModelHeader,
-        parameters: Mapping[str, Any],
-        label_counts: npt.NDArray[np.int64],
-        *,
-        threads: int = 0,
-    ) -> None:
-        self.header = header
-        self.parameters = dict(parameters)
-        self.label_counts = label_counts
-        self.threads = threads or usable_cores()
+    header: store.ModelHeader
+    parameters: Mapping[str, Any]
+    label_counts: npt.NDArray[np.int64]
+    _: KW_ONLY
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        self.parameters = dict(self.parameters)
+        self.threads = self.threads or usable_cores()
         self._ranker: Ranker | None = None
         self._preparing = threading.Lock()
 
@@ -220,7 +217,6 @@ class Model:
         """
         if self.header.vectorizer is None:
             raise ConfigError("the model was not trained on texts: give rows of features")
-        check_texts(texts)
         return self.header.vectorizer.transform(texts)
 
     def predict_text(self, texts: Sequence[str], k: int = 5) -> list[list[Any]]:
@@ -370,8 +366,7 @@ class Model:
 
     def with_decisions(self, decisions: Decisions | None) -> Model:
         """Return the model with another calibration and other thresholds, or without any."""
-        header = replace(self.header, decisions=decisions)
-        return Model(header, self.parameters, self.label_counts, threads=self.threads)
+        return replace(self, header=replace(self.header, decisions=decisions))
 
     def calibrate(
         self, X: Any, Y: Any = None, *, k: int | None = None, f1: Average = "macro"
@@ -492,7 +487,7 @@ class Model:
         given = part, np.concatenate([self.label_counts, found]), get_kernels("cpu", self.threads)
         spec, arrays = kind_of(self.spec).extended(self.spec, self.parameters, *given)
         header = replace(self.header, spec=spec, label_names=all_names)
-        return Model(header, arrays, given[1], threads=self.threads)
+        return replace(self, header=header, parameters=arrays, label_counts=given[1])
 
     def compress(self, *, bits: int = 16, drop: float = DROP) -> Model:
         """Return a smaller model that ranks nearly the same labels.
@@ -533,8 +528,7 @@ class Model:
         if not 0.0 <= drop < 1.0:
             raise ConfigError(f"drop = {drop!r}: must be in [0, 1)")
         spec, arrays = kind_of(self.spec).smaller(self.spec, self.parameters, bits, drop)
-        header = replace(self.header, spec=spec)
-        return Model(header, arrays, self.label_counts, threads=self.threads)
+        return replace(self, header=replace(self.header, spec=spec), parameters=arrays)
 
     def explain(self, row: Any, label: int) -> tuple[Ids, npt.NDArray[np.float64]]:
         """Return the features of a row, and what each adds to the score of a label.

@@ -91,7 +91,7 @@ class Placement:
         return (sum(self.train_rows),) if self.is_replicated else self.train_rows
 
     def plain(self) -> dict[str, Any]:
-        """Return how the rows are cut, as `daskxml.session.setup.DataLayout` takes it."""
+        """Return how the rows are cut, as `daskxml.session.row_loading.DataLayout` takes it."""
         return {"is_replicated": self.is_replicated, "parts": len(self.train_rows)}
 
     def spread(self, speeds: Mapping[str, float]) -> None:

@@ -25,6 +25,8 @@ import numpy as np
 
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Array, Partition
+from daskxml.core.errors import InputError
+from daskxml.core.hardware import free_memory_bytes
 from daskxml.core.work_stats import StageRecord
 from daskxml.data.blocks import Block
 from daskxml.data.formats import read_block
@@ -34,9 +36,11 @@ from daskxml.data.reading import (
     ReadPlan,
     Recipe,
     count_block,
+    count_held,
     join_pieces,
     matrix_facts,
     plan_source,
+    shuffle_key,
     split_block,
     weights_of,
 )
@@ -44,17 +48,11 @@ from daskxml.data.rows import is_on_disk, label_counts, on_disk
 from daskxml.data.settings import DataSection
 from daskxml.data.side_files import row_weights
 from daskxml.session.placement import Placement
-from daskxml.session.setup import (
-    DataLayout,
-    as_test_rows,
-    check_labels,
-    evaluation_recipe,
-    place_rows,
-    training_recipe,
-)
 
 BLOCK_ROWS = 16_384  # of a task that sums rows
 
+SHARDS_PER_WORKER = 4  # so that shards can follow measured speeds
+LABEL_BYTES = 32  # of counts and ids, in one process
 Result = TypeVar("Result")
 
 
@@ -113,6 +111,14 @@ def run_here(work: Coroutine[Any, Any, Result]) -> Result:
     except StopIteration as end:
         return end.value
     raise AssertionError("it waits for something")
+
+
+@dataclass(frozen=True)
+class DataLayout:
+    """How many partitions there are, and whether every worker has them all."""
+
+    is_replicated: bool
+    parts: int
 
 
 @dataclass(frozen=True)
@@ -219,6 +225,77 @@ class Rows:
         return self.is_replicated or parts >= min(workers, sum(self.train.rows))
 
 
+def place_rows(config: RunConfig, rows: int, nbytes: int, workers: int) -> DataLayout:
+    """Decide how ``rows`` training rows are on the workers; ``nbytes`` is of all rows.
+
+    Examples
+    --------
+    >>> from daskxml.config import load_run_config
+    >>> place_rows(load_run_config({"training": {"epochs": 1}}), 1000, 50_000, workers=4)
+    DataLayout(is_replicated=True, parts=1)
+    """
+    data = config.data
+    needs_all = config.kind.needs_all_rows
+    is_small = nbytes <= data.replicate_budget or needs_all
+    is_replicated = data.residency == "replicate" or (data.residency == "auto" and is_small)
+    # One partition is the stream as it is; several would be joined, and are in memory twice.
+    parts = data.partitions or (1 if is_replicated else workers * SHARDS_PER_WORKER)
+    return DataLayout(is_replicated, max(1, min(parts, rows)))
+
+
+def as_test_rows(data: DataSection, training: Facts) -> DataSection:
+    """Return what to read for testing: the test files, with the columns of the training files."""
+    return replace(
+        data,
+        train=data.test,
+        features=training.features,
+        labels=training.labels,
+        feature_base=1 if training.feature_base else 0,
+    )
+
+
+def check_labels(facts: Facts, paths: tuple[str, ...]) -> None:
+    """Refuse training rows without any label, and as many labels as only a wrong header has.
+
+    Raises
+    ------
+    InputError
+        If no row has a label, or what is kept of each label exceeds the free memory.
+    """
+    if not facts.label_nonzeros:
+        problem = "no row has a label, so there is nothing to learn; give rows with labels"
+    elif LABEL_BYTES * facts.labels > free_memory_bytes():
+        problem = f"{facts.labels:,} labels are too many for the free memory: correct their number"
+    else:
+        return
+    raise InputError(problem, ", ".join(paths) or None)
+
+
+def make_recipe(config: RunConfig, facts: Facts, parts: int, *, is_training: bool) -> Recipe:
+    """Return how parsed rows become at most so many partitions.
+
+    Training rows are shuffled, and the last partitions are those of rows that are held out; test
+    rows stay in the order of the files.
+
+    Raises
+    ------
+    InputError
+        If there are too few rows to hold out some.
+    """
+    held_rows = count_held(facts.rows, config.data.validation) if is_training else 0
+    return Recipe(
+        rows=facts.rows,
+        parts=min(parts, facts.rows - held_rows),
+        shuffle_key=shuffle_key(config.run.seed) if is_training else None,
+        features=facts.features,
+        labels=facts.labels,
+        shift=facts.shift,
+        normalize=config.data.normalize,
+        held_rows=held_rows,
+        held_parts=min(parts, held_rows),
+    )
+
+
 def submit_each(
     tasks: Tasks, name: str, task: Callable[..., Any], parts: Sequence[Any], *args: Any
 ) -> list[Any]:
@@ -256,12 +333,12 @@ async def load_partitions(
     read_s = time.monotonic() - began_s
     layout = stored or place_rows(config, train.facts.rows, nbytes, workers)
     check_labels(train.facts, data.train)
-    recipe = training_recipe(config, train.facts, layout.parts)
+    recipe = make_recipe(config, train.facts, layout.parts, is_training=True)
     weights = await _weights(tasks, config, given.weights, train, run)
     shards = make_shards(tasks, train, recipe, f"train-{run}", weights)
     shards, tests = shards.divide(recipe.parts)
     if test is not None:
-        recipe = evaluation_recipe(config, test.facts, layout.parts)
+        recipe = make_recipe(config, test.facts, layout.parts, is_training=False)
         tests = make_shards(tasks, test, recipe, f"test-{run}")
     counts = count_labels(tasks, shards, train.facts.labels, run)
     await tasks.wait([*shards.parts, *tests.parts, counts])

@@ -1,4 +1,4 @@
-"""From a run file and its data to a placement and a session, and to the trained model's header."""
+"""From a run file and its data to a session, and to the trained model's header."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from daskxml.config import RunConfig
-from daskxml.core.errors import ConfigError, InputError, ModelError
-from daskxml.core.hardware import free_memory_bytes
-from daskxml.data.reading import Facts, Recipe, count_held, shuffle_key
+from daskxml.core.errors import ConfigError, ModelError
 from daskxml.data.settings import DataSection
 from daskxml.data.side_files import read_names
 from daskxml.data.text import Vectorizer
@@ -19,17 +17,6 @@ from daskxml.session.placement import Placement
 from daskxml.session.session import Session
 from daskxml.session.stopping import StoppingRules, limits_of
 from daskxml.strategies.protocol import WorkerDevice
-
-SHARDS_PER_WORKER = 4  # so that shards can follow measured speeds
-LABEL_BYTES = 32  # of counts and ids, in one process
-
-
-@dataclass(frozen=True)
-class DataLayout:
-    """How many partitions there are, and whether every worker has them all."""
-
-    is_replicated: bool
-    parts: int
 
 
 @dataclass(frozen=True)
@@ -84,87 +71,6 @@ class ColumnNames:
 
 
 NO_NAMES = ColumnNames()
-
-
-def place_rows(config: RunConfig, rows: int, nbytes: int, workers: int) -> DataLayout:
-    """Decide how ``rows`` training rows are on the workers; ``nbytes`` is of all rows.
-
-    Examples
-    --------
-    >>> from daskxml.config import load_run_config
-    >>> place_rows(load_run_config({"training": {"epochs": 1}}), 1000, 50_000, workers=4)
-    DataLayout(is_replicated=True, parts=1)
-    """
-    data = config.data
-    needs_all = config.kind.needs_all_rows
-    is_small = nbytes <= data.replicate_budget or needs_all
-    is_replicated = data.residency == "replicate" or (data.residency == "auto" and is_small)
-    # One partition is the stream as it is; several would be joined, and are in memory twice.
-    parts = data.partitions or (1 if is_replicated else workers * SHARDS_PER_WORKER)
-    return DataLayout(is_replicated, max(1, min(parts, rows)))
-
-
-def as_test_rows(data: DataSection, training: Facts) -> DataSection:
-    """Return what to read for testing: the test files, with the columns of the training files."""
-    return replace(
-        data,
-        train=data.test,
-        features=training.features,
-        labels=training.labels,
-        feature_base=1 if training.feature_base else 0,
-    )
-
-
-def check_labels(facts: Facts, paths: tuple[str, ...]) -> None:
-    """Refuse training rows without any label, and as many labels as only a wrong header has.
-
-    Raises
-    ------
-    InputError
-        If no row has a label, or what is kept of each label exceeds the free memory.
-    """
-    if not facts.label_nonzeros:
-        problem = "no row has a label, so there is nothing to learn; give rows with labels"
-    elif LABEL_BYTES * facts.labels > free_memory_bytes():
-        problem = f"{facts.labels:,} labels are too many for the free memory: correct their number"
-    else:
-        return
-    raise InputError(problem, ", ".join(paths) or None)
-
-
-def training_recipe(config: RunConfig, facts: Facts, parts: int) -> Recipe:
-    """Return how parsed training rows become partitions, the last of them held out.
-
-    Parameters
-    ----------
-    parts
-        Partitions wanted, of either kind.
-
-    Raises
-    ------
-    InputError
-        If there are too few rows to hold out some.
-    """
-    held_rows = count_held(facts.rows, config.data.validation)
-    return replace(
-        evaluation_recipe(config, facts, min(parts, facts.rows - held_rows)),
-        shuffle_key=shuffle_key(config.run.seed),
-        held_rows=held_rows,
-        held_parts=min(parts, held_rows),
-    )
-
-
-def evaluation_recipe(config: RunConfig, facts: Facts, parts: int) -> Recipe:
-    """Return how parsed test rows become partitions, in the order of the files."""
-    return Recipe(
-        rows=facts.rows,
-        parts=min(parts, facts.rows),
-        shuffle_key=None,
-        features=facts.features,
-        labels=facts.labels,
-        shift=facts.shift,
-        normalize=config.data.normalize,
-    )
 
 
 def make_session(

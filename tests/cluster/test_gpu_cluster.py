@@ -16,12 +16,12 @@ import os, sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 import harness.cuda_on_host as cuda_on_host
 cuda_on_host.BUILT = BUILT
+from daskxml.core import hardware
 from daskxml.core.hardware import Gpu
 from daskxml.kernels import registry
-from daskxml.cluster import worker_info
 gpu = Gpu(index=0, uuid=f"GPU-{{os.getpid()}}", name="host", memory_bytes=1 << 30, driver="0")
 registry.KERNELS["cuda"] = lambda threads, exact: cuda_on_host.emulated()
-worker_info.usable_gpus, worker_info.cuda_problem = lambda: (gpu,), lambda driver, cupy: ""
+hardware.usable_gpus, hardware.cuda_problem = lambda: (gpu,), lambda driver, cupy: ""
 """
 
 

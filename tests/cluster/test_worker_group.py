@@ -7,11 +7,10 @@ from distributed import Client, LocalCluster, wait
 
 from daskxml.cluster import worker_group
 from daskxml.cluster.worker_group import (
+    Answers,
     LostBeforeAnswer,
     WorkerGroup,
     WorkerHandle,
-    any_lost,
-    first_failure,
     is_unreachable,
     result_of,
     wait_for_loss,
@@ -62,9 +61,9 @@ def test_a_task_that_raises_and_a_worker_that_is_gone():
         first, second = group.workers.values()
         second.lost.set()
         answers = await group.ask_all((first, second), "test", refuse)
-        assert isinstance(first_failure(answers), TrainingError)
-        assert any_lost(answers)
-        assert not any_lost({first.name: answers[first.name]})
+        assert isinstance(Answers(answers).failure, TrainingError)
+        assert answers.any_lost
+        assert not Answers({first.name: answers[first.name]}).any_lost
 
     with_group(act)
 
@@ -114,11 +113,11 @@ def test_who_has_waited_for_a_loss_leaves_no_task_behind():
 def test_the_cause_of_other_failures_is_reported():
     broken, cause = ClusterError("worker 1 is gone"), TrainingError("not finite")
     answers = {"0": broken, "1": cause, "2": LostBeforeAnswer("2"), "3": 5}
-    assert first_failure(answers) is cause
+    assert Answers(answers).failure is cause
     assert is_unreachable(broken)
     assert not is_unreachable(cause)
-    assert first_failure({"0": broken, "3": 5}) is broken
-    assert first_failure({"2": LostBeforeAnswer("2"), "3": 5}) is None
+    assert Answers({"0": broken, "3": 5}).failure is broken
+    assert Answers({"2": LostBeforeAnswer("2"), "3": 5}).failure is None
 
 
 def test_collectives_are_numbered():
