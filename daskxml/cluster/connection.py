@@ -14,6 +14,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import dask
@@ -234,8 +235,8 @@ def local_cluster(
         if not gpus and protocol not in SCHEMES:
             stack.enter_context(forked_workers())
         with defer_signals(), shield_children():  # else Ctrl-C in here leaves half a cluster
-            made = _new_cluster(section, gpus, cores, folder, protocol, dashboard)
-            cluster = stack.enter_context(made)
+            made = LocalProcesses(section, cores, folder, gpus, protocol, dashboard)
+            cluster = stack.enter_context(made.start())
         yield cluster
 
 
@@ -371,29 +372,132 @@ def choose_protocol(section: ClusterSection, gpus: int) -> str:
     return chosen
 
 
-def _new_cluster(
-    section: ClusterSection, gpus: Sequence[hardware.Gpu], cores: int, folder: str, protocol: str,
-    dashboard: bool,
-) -> SpecCluster:  # fmt: skip
-    others = local_workers(section, cores, folder, len(gpus), protocol, dashboard)
-    if protocol in SCHEMES:
-        silence_ucx()  # the scheduler is in this process
-    try:
-        if gpus:
-            return _gpu_cluster(section, gpus, others, folder, protocol, dashboard)
-        options = {"host": HOST, "port": 0, "protocol": protocol}
-        options |= {"http_prefix": section.dashboard_prefix}
-        options |= {"dashboard": dashboard, "dashboard_address": _dashboard_address(dashboard)}
-        return SpecCluster(
-            workers=others,
-            scheduler={"cls": Scheduler, "options": options},
-            silence_logs=SILENT,
-            name="daskxml",
+@dataclass(frozen=True)
+class LocalProcesses:
+    """The processes of a local cluster.
+
+    Attributes
+    ----------
+    cores, folder
+        Of the machine; where workers keep their files.
+    gpus
+        Which have a worker each.
+    dashboard
+        Whether there is a page for what Dask measures of them, which holds up short merges.
+    """
+
+    section: ClusterSection
+    cores: int
+    folder: str
+    gpus: Sequence[hardware.Gpu] = ()
+    protocol: str = "tcp"
+    dashboard: bool = False
+
+    def start(self) -> SpecCluster:
+        """Return a cluster of them."""
+        address = _dashboard_address(self.dashboard)
+        if self.protocol in SCHEMES:
+            silence_ucx()  # the scheduler is in this process
+        try:
+            if self.gpus:
+                return self._start_on_gpus(address if self.dashboard else None)
+            options = {"host": HOST, "port": 0, "protocol": self.protocol}
+            options |= {"http_prefix": self.section.dashboard_prefix}
+            options |= {"dashboard": self.dashboard, "dashboard_address": address}
+            return SpecCluster(
+                workers=self.workers(),
+                scheduler={"cls": Scheduler, "options": options},
+                silence_logs=SILENT,
+                name="daskxml",
+            )
+        except (RuntimeError, OSError) as error:
+            problem = f"the local workers cannot start over {self.protocol} ({error})"
+            raise ClusterError(f"{problem}; {_remedy(error, self.folder)}") from error
+
+    def _start_on_gpus(self, dashboard_address: str | None) -> SpecCluster:
+        """Return a cluster with a worker for each GPU, and others beside them on the CPU."""
+        from dask_cuda import LocalCUDACluster
+
+        others = self.workers()
+        cluster = LocalCUDACluster(
+            dashboard_address=dashboard_address,
+            scheduler_kwargs={"http_prefix": self.section.dashboard_prefix},
+            **self.gpu_options(len(others)),
         )
-    except (RuntimeError, OSError) as error:
-        raise ClusterError(
-            f"the local workers cannot start over {protocol} ({error}); {_remedy(error, folder)}"
-        ) from error
+        if others:
+            cluster.worker_spec.update(others)
+            cluster.sync(cluster._correct_state)  # as dask-cuda itself starts its workers
+        return cluster
+
+    def gpu_options(self, others: int) -> dict[str, Any]:
+        """Return the arguments of ``dask_cuda.LocalCUDACluster``, with so many workers on the CPU.
+
+        The choice of transports (NVLink, InfiniBand, shared memory) is left to UCX.
+
+        Examples
+        --------
+        >>> gpu = hardware.Gpu(index=1, uuid="GPU-a", name="", memory_bytes=0, driver="")
+        >>> options = LocalProcesses(ClusterSection(), 4, "/tmp", [gpu], "ucx").gpu_options(1)
+        >>> options["CUDA_VISIBLE_DEVICES"], options["rmm_pool_size"], options["memory_limit"]
+        ([1], 0.7, 0.5)
+        """
+        gpus, section = self.gpus, self.section
+        is_cut = any(gpu.is_slice for gpu in gpus)  # then all by UUID: dask-cuda sorts these names
+        return {
+            "CUDA_VISIBLE_DEVICES": [gpu.uuid if is_cut else gpu.index for gpu in gpus],
+            "threads_per_worker": 1,
+            "device_memory_limit": section.device_memory_limit,
+            "rmm_pool_size": section.rmm_pool or None,
+            "rmm_allocator_external_lib_list": ["cupy"] if section.rmm_pool else None,
+            "rmm_track_allocations": bool(section.rmm_pool),  # to report how much is free
+            **self._common(len(gpus) + others),
+        }
+
+    def workers(self) -> dict[int | str, Any]:
+        """Return Dask's specification of each CPU process by its name: pools come last.
+
+        Examples
+        --------
+        >>> workers = LocalProcesses(ClusterSection(workers=1, pools=1), 4, "/tmp").workers()
+        >>> list(workers), workers["pool-0"]["options"]["resources"]
+        ([0, 'pool-0'], {'cpu-pool': 3})
+        >>> workers[0]["options"]["config"]["distributed"]["worker"]["profile"]["enabled"]
+        False
+        >>> gpu = hardware.Gpu(index=1, uuid="GPU-a", name="", memory_bytes=0, driver="")
+        >>> list(LocalProcesses(ClusterSection(workers=3), 4, "/tmp", [gpu]).workers())
+        ['cpu-0', 'cpu-1']
+        """
+        section, gpus = self.section, len(self.gpus)
+        is_free = not (section.workers or section.pool_threads)  # leave a core to each GPU worker
+        usable = max(1, self.cores - gpus) if is_free else self.cores
+        count = section.workers - gpus if gpus else section.workers_on(self.cores)
+        replicas: list[int | str] = [f"cpu-{i}" if gpus else i for i in range(max(0, count))]
+        pools = [f"pool-{number}" for number in range(section.pools)]
+        settings = dask.config.get("distributed")
+        common = {
+            **self._common(gpus + len(replicas) + len(pools)),
+            "nthreads": 1,
+            # No GPU, so UCX must not look for one either, as dask-cuda has it do.
+            "env": {hardware.VISIBLE: ""},
+            "config": {
+                "distributed": settings if self.dashboard else dask.config.merge(settings, UNSEEN),
+                "distributed-ucxx": {"create-cuda-context": False},
+            },
+        }
+        pool = {**common, "resources": {POOL: section.pool_threads_on(usable)}} if pools else {}
+        kinds = dict.fromkeys(replicas, common) | dict.fromkeys(pools, pool)
+        return {name: {"cls": Nanny, "options": options} for name, options in kinds.items()}
+
+    def _common(self, workers: int) -> dict[str, Any]:
+        """Return the options of every worker, of so many that share the machine's memory."""
+        return {
+            "host": HOST,
+            "protocol": self.protocol,
+            "memory_limit": self.section.memory_limit or 1.0 / workers,
+            "local_directory": self.folder,
+            "silence_logs": SILENT,
+            "preload": [IGNORE_INTERRUPTS, SILENCE_UCX],
+        }
 
 
 def _remedy(error: BaseException | None, folder: str) -> str:
@@ -406,119 +510,6 @@ def _remedy(error: BaseException | None, folder: str) -> str:
         "a script must call daskxml.train below 'if __name__ == \"__main__\":', since each worker "
         "imports it"
     )
-
-
-def _gpu_cluster(
-    section: ClusterSection,
-    gpus: Sequence[hardware.Gpu],
-    others: dict[int | str, Any],
-    folder: str,
-    protocol: str,
-    dashboard: bool,
-) -> SpecCluster:
-    """Return a cluster with a worker for each GPU, and others beside them on the CPU."""
-    from dask_cuda import LocalCUDACluster
-
-    options = gpu_cluster_options(section, gpus, len(others), folder, protocol)
-    cluster = LocalCUDACluster(
-        dashboard_address=_dashboard_address(dashboard) if dashboard else None,
-        scheduler_kwargs={"http_prefix": section.dashboard_prefix},
-        **options,
-    )
-    if others:
-        cluster.worker_spec.update(others)
-        cluster.sync(cluster._correct_state)  # as dask-cuda itself starts its workers
-    return cluster
-
-
-def gpu_cluster_options(
-    section: ClusterSection, gpus: Sequence[hardware.Gpu], others: int, folder: str, protocol: str
-) -> dict[str, Any]:
-    """Return the arguments of ``dask_cuda.LocalCUDACluster``.
-
-    The choice of transports (NVLink, InfiniBand, shared memory) is left to UCX.
-
-    Parameters
-    ----------
-    others
-        Number of CPU workers beside those on GPUs.
-
-    Examples
-    --------
-    >>> gpu = hardware.Gpu(index=1, uuid="GPU-a", name="", memory_bytes=0, driver="")
-    >>> options = gpu_cluster_options(ClusterSection(), [gpu], 1, "/tmp", "ucx")
-    >>> options["CUDA_VISIBLE_DEVICES"], options["rmm_pool_size"], options["memory_limit"]
-    ([1], 0.7, 0.5)
-    """
-    is_cut = any(gpu.is_slice for gpu in gpus)  # then all by UUID: dask-cuda sorts these names
-    return {
-        "CUDA_VISIBLE_DEVICES": [gpu.uuid if is_cut else gpu.index for gpu in gpus],
-        "threads_per_worker": 1,
-        "memory_limit": _memory_share(section, len(gpus) + others),
-        "device_memory_limit": section.device_memory_limit,
-        "rmm_pool_size": section.rmm_pool or None,
-        "rmm_allocator_external_lib_list": ["cupy"] if section.rmm_pool else None,
-        "rmm_track_allocations": bool(section.rmm_pool),  # to report how much is free
-        "protocol": protocol,
-        "local_directory": folder,
-        "host": HOST,
-        "silence_logs": SILENT,
-        "preload": [IGNORE_INTERRUPTS, SILENCE_UCX],
-    }
-
-
-def local_workers(
-    section: ClusterSection, cores: int, folder: str, gpus: int = 0, protocol: str = "tcp",
-    dashboard: bool = False,
-) -> dict[int | str, Any]:  # fmt: skip
-    """Return Dask's specification of each local CPU process by its name: pools come last.
-
-    Parameters
-    ----------
-    gpus
-        Number of workers on GPUs, which are not included.
-    dashboard
-        Whether there is a page for what Dask measures of them, which holds up short merges.
-
-    Examples
-    --------
-    >>> workers = local_workers(ClusterSection(workers=1, pools=1), 4, "/tmp")
-    >>> list(workers), workers["pool-0"]["options"]["resources"]
-    ([0, 'pool-0'], {'cpu-pool': 3})
-    >>> workers[0]["options"]["config"]["distributed"]["worker"]["profile"]["enabled"]
-    False
-    >>> list(local_workers(ClusterSection(workers=3), 4, "/tmp", gpus=1))
-    ['cpu-0', 'cpu-1']
-    """
-    is_free = not (section.workers or section.pool_threads)  # leave a core to each GPU worker
-    usable = max(1, cores - gpus) if is_free else cores
-    count = section.workers - gpus if gpus else section.workers_on(cores)
-    replicas: list[int | str] = [f"cpu-{i}" if gpus else i for i in range(max(0, count))]
-    pools = [f"pool-{number}" for number in range(section.pools)]
-    settings = dask.config.get("distributed")
-    common = {
-        "host": HOST,
-        "protocol": protocol,
-        "nthreads": 1,
-        "memory_limit": _memory_share(section, gpus + len(replicas) + len(pools)),
-        "local_directory": folder,
-        "silence_logs": SILENT,
-        "preload": [IGNORE_INTERRUPTS, SILENCE_UCX],
-        # No GPU, so UCX must not look for one either, as dask-cuda has it do.
-        "env": {hardware.VISIBLE: ""},
-        "config": {
-            "distributed": settings if dashboard else dask.config.merge(settings, UNSEEN),
-            "distributed-ucxx": {"create-cuda-context": False},
-        },
-    }
-    pool = {**common, "resources": {POOL: section.pool_threads_on(usable)}} if pools else {}
-    kinds = dict.fromkeys(replicas, common) | dict.fromkeys(pools, pool)
-    return {name: {"cls": Nanny, "options": options} for name, options in kinds.items()}
-
-
-def _memory_share(section: ClusterSection, workers: int) -> float:
-    """Return the share of the machine's memory for each worker."""
-    return section.memory_limit or 1.0 / workers
 
 
 def _dashboard_address(dashboard: bool) -> str:

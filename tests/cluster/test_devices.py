@@ -13,10 +13,9 @@ from distributed import LocalCluster, Nanny
 
 from daskxml.cluster import connection, worker_info
 from daskxml.cluster.connection import (
+    LocalProcesses,
     choose_gpus,
     choose_protocol,
-    gpu_cluster_options,
-    local_workers,
 )
 from daskxml.cluster.worker_info import (
     Capabilities,
@@ -75,7 +74,7 @@ def test_a_scheduler_that_speaks_another_protocol_is_refused(asked, spoken):
 def test_a_cluster_of_gpus_has_a_dashboard_where_one_is_asked_for(monkeypatch, dashboard):
     made = types.SimpleNamespace(LocalCUDACluster=lambda **options: options)
     monkeypatch.setitem(sys.modules, "dask_cuda", made)
-    options = connection._gpu_cluster(ClusterSection(), GPUS, {}, "/tmp", "tcp", dashboard)
+    options = LocalProcesses(ClusterSection(), 2, "/tmp", GPUS, dashboard=dashboard).start()
     assert (options["dashboard_address"] is not None) == dashboard
 
 
@@ -192,8 +191,8 @@ def test_a_local_worker_for_each_gpu():
 
 def test_local_pools_leave_a_core_to_each_worker_on_a_gpu():
     def threads(**section: Any) -> int:
-        workers = local_workers(ClusterSection(pools=1, **section), 8, "/tmp", gpus=2)
-        return int(workers["pool-0"]["options"]["resources"]["cpu-pool"])
+        processes = LocalProcesses(ClusterSection(pools=1, **section), 8, "/tmp", GPUS)
+        return int(processes.workers()["pool-0"]["options"]["resources"]["cpu-pool"])
 
     assert [threads(), threads(workers=2), threads(pool_threads=8)] == [6, 6, 8]
 
@@ -241,7 +240,8 @@ def test_workers_of_a_local_cluster_talk_what_dask_is_set_to():
 
 def test_dask_cuda_takes_the_options():
     dask_cuda = pytest.importorskip("dask_cuda", reason="dask-cuda comes with the extra cuda12")
-    options = gpu_cluster_options(ClusterSection(), [*GPUS, SLICE], 0, "/tmp", "ucx")
+    processes = LocalProcesses(ClusterSection(), 8, "/tmp", [*GPUS, SLICE], "ucx")
+    options = processes.gpu_options(0)
     assert options["CUDA_VISIBLE_DEVICES"] == ["GPU-0", "GPU-1", "MIG-a"]
     known: set[str] = set()
     for taker in (dask_cuda.LocalCUDACluster, LocalCluster, Nanny):
