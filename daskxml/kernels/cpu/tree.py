@@ -16,7 +16,7 @@ import numpy as np
 from daskxml.core.arrays import Array, Csr, Partition
 from daskxml.core.jit import njit, writable_view
 from daskxml.data.rows import empty_array, is_on_disk
-from daskxml.kernels.cpu.numba_math import hash64, insert
+from daskxml.kernels.cpu.numba_math import hash64, insert, prefetch
 from daskxml.kernels.cpu.sparse import arrays_of
 from daskxml.kernels.cpu.thread_team import ThreadTeam
 from daskxml.kernels.operands import (
@@ -75,11 +75,18 @@ def _shuffle(order: Any, key: Any, drawn: Any) -> Any:
 
 
 @njit(nogil=True, fastmath={"contract"})
-def _score_row(score: Any, weight: Any, indices: Any, data: Any) -> Any:
-    """Write a row's scores of all children to ``score``; returns the row's squared norm."""
+def _score_row(score: Any, weight: Any, indices: Any, data: Any, ahead: Any) -> Any:
+    """Write a row's scores of all children to ``score``; returns the row's squared norm.
+
+    ``ahead`` are the features of the row that comes next: memory, in which a node's weights are
+    spread wide, answers while this one is computed.
+    """
     score[:] = _ZERO
     norm = _ZERO
+    address, row_bytes = weight.ctypes.data, weight.shape[1] * weight.itemsize
     for j in range(indices.shape[0]):
+        if j < ahead.shape[0]:
+            prefetch(address + ahead[j] * row_bytes, row_bytes)
         value, source = data[j], weight[indices[j]]
         norm += value * value
         for c in range(score.shape[0]):
@@ -130,19 +137,19 @@ def gather_node(out: Any, column_of: Any, x: Any, rows: Any) -> None:
 
 @njit(nogil=True, fastmath={"contract"})
 def _dual_steps(score: Any, held: Any, sign: Any, norm: Any, slack: Any) -> Any:
-    """Replace a row's scores by the steps of its dual variables, ``held``; return the largest.
+    """Replace a row's scores by the steps of its dual variables, ``held``; return if any is not 0.
 
     Hsieh et al., ICML 2008, algorithm 1, for the squared hinge; ``slack`` is 1 / (2 C), with the
     cost of the row for each child.
     """
-    changed = _ZERO
+    changed = False
     for c in range(score.shape[0]):
         old = held[c]
         gradient = sign[c] * score[c] - _ONE + old * slack[c]
         new = max(old - gradient / (norm + slack[c]), _ZERO)
         held[c] = new
         score[c] = sign[c] * (new - old)
-        changed = max(changed, abs(score[c]))
+        changed |= score[c] != _ZERO
     return changed
 
 
@@ -159,15 +166,19 @@ def fit_rows(
     (indptr, indices, data), (y_indptr, y_indices) = x, y
     score = np.empty(weight.shape[1], np.float32)
     weighted = np.empty(weight.shape[1], np.float32)
+    row_bytes = dual.shape[1] * dual.itemsize
     drawn = 0
     for _ in range(passes):
         drawn = _shuffle(order, key, drawn)
-        for i in order:
+        for place in range(order.shape[0]):
+            i, after = order[place], order[min(place + 1, order.shape[0] - 1)]
             if row_weights.shape[0] > 0 and row_weights[i] == _ZERO:
                 continue
             row = slice(indptr[i], indptr[i + 1])
             positive = y_indices[y_indptr[i] : y_indptr[i + 1]]
-            norm = _score_row(score, weight, indices[row], data[row])
+            prefetch(dual.ctypes.data + after * row_bytes, row_bytes)
+            ahead = indices[indptr[after] : indptr[after + 1]]
+            norm = _score_row(score, weight, indices[row], data[row], ahead)
             sign[positive] = _ONE
             slack = diagonal
             if row_weights.shape[0] > 0:
@@ -180,7 +191,7 @@ def fit_rows(
                         sign[c] = _ZERO
             changed = _dual_steps(score, dual[i], sign, norm, slack)
             sign[positive] = -_ONE
-            if changed > _ZERO:
+            if changed:
                 _add_row(weight, score, indices[row], data[row])
 
 
@@ -218,12 +229,16 @@ def _score_children(
     ``found`` holds an entry for each feature.
     """
     mask = table.shape[0] - 1
+    child_address, weight_address = children.ctypes.data, weights.ctypes.data
     for j in range(features.shape[0]):
         key = np.int64(node) << 32 | np.int64(features[j])
         slot = np.int64(hash64(node, features[j]) & np.uint64(mask))
         while table[slot, 0] >= 0 and table[slot, 0] != key:
             slot = (slot + 1) & mask
         found[j] = table[slot, 1] if table[slot, 0] == key else 0
+        first = found[j] >> _COUNT_BITS
+        prefetch(child_address + 2 * first, 1)
+        prefetch(weight_address + 4 * first, 1)
     for j in range(features.shape[0]):
         value, first = values[j], found[j] >> _COUNT_BITS
         for e in range(first, first + (found[j] & _COUNT_MASK)):
