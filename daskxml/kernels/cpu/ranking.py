@@ -18,11 +18,19 @@ from numba.extending import intrinsic
 
 from daskxml.core.arrays import Array
 from daskxml.core.jit import njit
-from daskxml.kernels.cpu.numba_math import dot, exp32, exponentials, fast_sum, insert, sum32
+from daskxml.kernels.cpu.numba_math import (
+    dot,
+    emit_prefetch,
+    exp32,
+    exponentials,
+    fast_sum,
+    insert,
+    prefetch,
+    sum32,
+)
 from daskxml.kernels.cpu.thread_team import ThreadTeam, row_grain
 from daskxml.kernels.operands import FINE, Quantised
 
-CACHE_LINE = 64  # bytes
 _LEAST_CANDIDATES, _CANDIDATES = 32, 4  # at all, and for each label that is asked for
 _BLOCK = 512  # labels of one row whose logits are held at a time: 2 KiB
 _CHUNK = 32  # products of 8 bits in one instruction
@@ -34,33 +42,6 @@ _ZERO, _SECOND = np.float32(0.0), np.float32(1 / FINE)
 HAS_VNNI: Final[bool] = all(
     binding.get_host_cpu_features().get(name, False) for name in ("avx512vnni", "avx512vl")
 )
-
-
-def emit_prefetch(builder: Any, address: Any) -> None:
-    """Write the instruction that brings the cache line at an address into the caches."""
-    byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-    kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-    hint = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    for_reading_into_all_caches = [ir.Constant(word, number) for number in (0, 3, 1)]
-    builder.call(hint, [builder.inttoptr(address, byte), *for_reading_into_all_caches])
-
-
-@intrinsic
-def _prefetch_line(typing_context: Any, address: Any) -> Any:
-    """Ask for the cache line at an address, which need not be the process's own."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        emit_prefetch(builder, arguments[0])
-        return context.get_dummy_value()
-
-    return types.void(types.intp), generate
-
-
-@njit(inline="always")
-def prefetch(address: Any, size: Any) -> None:
-    """Ask for so many bytes from an address on, before they are read."""
-    for place in range(0, size, CACHE_LINE):
-        _prefetch_line(address + place)
 
 
 @njit(nogil=True)
