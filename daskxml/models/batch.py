@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from daskxml.core.arrays import Array, Csr, Segment
-from daskxml.data.order import GOLDEN, MASK, mix_bits_exactly
 from daskxml.kernels import Kernels
 from daskxml.kernels.operands import DeviceKey
 
+_MASK = (1 << 64) - 1
 _MOST_VIEWS = 4096
 
 
@@ -91,7 +91,7 @@ def in_batches(segments: Sequence[Segment], most: int) -> Iterator[list[Segment]
 
 
 def stream_key(key: int, stream: int) -> int:
-    """Return a 64-bit key for one random stream of a step: SplitMix64's output of that number.
+    """Return a 64-bit key for one random stream of a step (SplitMix64's output function).
 
     Examples
     --------
@@ -100,7 +100,10 @@ def stream_key(key: int, stream: int) -> int:
     """
     if isinstance(key, DeviceKey):
         return key.of_stream(stream)
-    return mix_bits_exactly((key + (stream + 1) * GOLDEN) & MASK)
+    z = (key + (stream + 1) * 0x9E3779B97F4A7C15) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
 
 
 class Buffers:

@@ -279,8 +279,9 @@ def updates_of(part: protocol.Part, threads: int) -> int:
 
     Examples
     --------
-    >>> [updates_of(Part(rows, 32, 0.1), threads) for rows, threads in ((70, 0), (70, 4), (2, 4))]
-    [3, 12, 2]
+    >>> part = protocol.Part(70, 32, 0.1)
+    >>> updates_of(part, 0), updates_of(part, 4), updates_of(protocol.Part(2, 32, 0.1), 4)
+    (3, 12, 2)
     """
     parts = max(1, threads)
     full, rest = divmod(part.rows, part.batch_rows)

@@ -39,8 +39,8 @@ class StoppingRules:
     >>> rows = [{"metrics": {"P@1": value} if value else {}} for value in (0.5, 0, 0.7, 0.7, 0.6)]
     >>> rules().best_megabatch(rows)
     3
-    >>> [rules(patience=n).is_patience_over(rows) for n in (0, 2, 3)]
-    [False, True, False]
+    >>> [rules(patience=n).reached_in_evaluation(rows) for n in (0, 2, 3)]
+    ['', 'patience', '']
     >>> rules(epochs=2.5).rows_in_all(5), rules(epochs=0.1).rows_in_all(30)
     (13, 3)
     """
