@@ -1,6 +1,6 @@
 """Stages of rows on one cluster: handles of what they make, which is made when first needed.
 
-What a `daskxml.Pipeline` and the ``[pipeline]`` of a run file have in common: from files, matrices
+What a `daskxml.Pipeline` and a run on documents have in common: from files, matrices
 and Dask collections to resident partitions.
 
 A stage's key is a hash of its settings, of the source of the user's functions in it, and of the
