@@ -80,8 +80,8 @@ def test_a_cluster_of_gpus_has_a_dashboard_where_one_is_asked_for(monkeypatch, d
 
 @pytest.mark.parametrize("gpus", [[], GPUS[:1]])
 def test_a_worker_says_why_its_gpu_cannot_be_used(monkeypatch, gpus):
-    monkeypatch.setattr(worker_info, "usable_gpus", lambda: gpus)
-    monkeypatch.setattr(worker_info, "cuda_problem", lambda driver, installed: OLD)
+    monkeypatch.setattr(worker_info.hardware, "usable_gpus", lambda: gpus)
+    monkeypatch.setattr(worker_info.hardware, "cuda_problem", lambda driver, installed: OLD)
     assert worker_info.probe_process().gpu_problem == (OLD if gpus else "")
 
 

@@ -98,12 +98,14 @@ def test_a_worker_that_is_closing_has_no_handlers_and_is_waited_for(monkeypatch)
     with_group(act)
 
 
-def test_who_has_waited_for_a_loss_leaves_no_task_behind():
+def test_who_has_waited_for_a_loss_leaves_no_task_behind(monkeypatch):
     async def act():
         workers = [WorkerHandle(WorkerInfo(name, f"tcp://h:{name}")) for name in ("1", "2")]
-        assert not await wait_for_loss(workers, 0.01)
+        monkeypatch.setattr(worker_group, "NOTICE_S", 0.01)
+        assert not await wait_for_loss(workers)
         workers[1].lost.set()
-        assert await wait_for_loss(workers, 10.0)
+        monkeypatch.setattr(worker_group, "NOTICE_S", 10.0)
+        assert await wait_for_loss(workers)
         await asyncio.sleep(0)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
