@@ -19,6 +19,7 @@ import multiprocessing
 import os
 import socket
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,10 @@ from daskxml.collectives.ring import all_reduce
 from daskxml.kernels import get_kernels
 from daskxml.transport.channels.shm_arrays import shared_zeros
 from daskxml.transport.communicator import CollectiveId, Communicator
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from machine import write_result
 
 MIB_FLOATS = 2**18
 TURNS = 4  # in one go, the first of which is not counted
@@ -208,8 +214,7 @@ def medians(mib: int, workers: int, rounds: int) -> dict[str, float]:
     }
     with ExitStack() as stack:
         tcp = stack.enter_context(cluster("tcp", size, workers))
-        for what in (SHARED, TCP, TREE, LINEAR):
-            subjects[what] = partial(tcp.seconds, what)
+        subjects |= {name: partial(tcp.seconds, name) for name in (SHARED, TCP, TREE, LINEAR)}
         if find_spec("torch"):
             subjects[GLOO] = stack.enter_context(gloo(size, workers))
         found = measure(rounds, subjects)
@@ -241,12 +246,8 @@ def main() -> None:
     parser.add_argument("--mib", type=int, nargs="+", default=[1, 16, 128, 512], help="model sizes")
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 3, 4], help="processes")
     parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (default 7)")
-    parser.add_argument(
-        "--most-mib", type=int, default=1024, help="of all workers together, leave more out"
-    )
+    parser.add_argument("--most-mib", type=int, default=1024, help="leave larger sums out")
     options = parser.parse_args()
-    from machine import write_result
-
     rows: list[dict[str, Any]] = []
     for mib in options.mib:
         for workers in options.workers:
