@@ -13,6 +13,13 @@ def test_what_scripts_import_of_the_package_exists():
     assert missing == {}
 
 
+def test_scripts_find_the_modules_beside_their_folder():
+    texts = {path: path.read_text() for path in SCRIPTS}
+    using = {path: text for path, text in texts.items() if "from machine import" in text}
+    assert len(using) > 10
+    assert not [p for p, text in using.items() if "sys.path" not in text.split("from machine")[0]]
+
+
 def missing_names(path):
     """Return what a script imports of the package that is not there."""
     missing = []
