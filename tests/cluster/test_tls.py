@@ -51,9 +51,9 @@ STRATEGIES = (
     "name", [*STRATEGIES[:3], *(pytest.param(n, marks=pytest.mark.slow) for n in STRATEGIES[3:])]
 )
 def test_every_strategy_over_tls(client: Client, data: dict[str, Path], name: str) -> None:
-    settings = {"training.epochs": 1.0, "cluster.threads": 1}
+    settings = {"cluster.threads": 1}
     if name != "best":
-        settings |= {"model.hidden": [8]}
+        settings |= {"training.epochs": 1.0, "model.hidden": [8]}
     run = daskxml.train(
         name, train=data["train"], test=data["test"], client=client, overrides=settings
     )
