@@ -246,7 +246,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, nargs="+", default=[1, 16, 128, 512], help="model sizes")
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 3, 4], help="processes")
     parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (default 7)")
-    parser.add_argument("--most-mib", type=int, default=1024, help="leave larger sums out")
+    parser.add_argument("--most-mib", type=int, default=1024, help="at most, of all workers")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     for mib in options.mib:

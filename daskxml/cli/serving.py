@@ -349,7 +349,8 @@ class Server:
             raise HTTPException(408, problem, _LAST) from None
         except ClientDisconnect:  # nobody hears the answer
             raise HTTPException(400, "the client has gone") from None
-        if found[1] > most_keys or found[2] > most_items:  # a client that still sends hears nothing
+        # Only now: a client that is still sending sees a broken connection and not the answer.
+        if found[1] > most_keys or found[2] > most_items:
             problem = f"more than {rows:,} rows or {nonzeros:,} features: send fewer"
             raise HTTPException(413, problem)
         return bytes(body)
