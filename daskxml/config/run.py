@@ -372,5 +372,5 @@ def _values(source: Source, name: str, unused: Iterable[str] = ()) -> dict[str, 
         if not isinstance(own, str) or own not in STRATEGIES:
             hint = suggestion(str(own), STRATEGIES)
             raise ConfigError(f"name = {own!r}: no such strategy{hint}", "name")
-        config = decode(STRATEGIES[own].Config, table, hidden, chosen_by="name")
+        config = decode(STRATEGIES[own].Config, {"name": own, **table}, hidden, chosen_by="name")
         return {"strategy_name": own, name: config}

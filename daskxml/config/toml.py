@@ -98,7 +98,8 @@ def decode(
             values[key] = _decode_field(fields[key], hints[key], value)
         elif key != chosen_by:
             valid = [name for name in (chosen_by, *fields) if name and name not in unused]
-            raise ConfigError(f"unknown key {key!r}{suggestion(key, valid, kind)}", key)
+            of = f" for {table[chosen_by]!r}" if chosen_by in table else ""
+            raise ConfigError(f"unknown key {key!r}{suggestion(key, valid, kind, of)}", key)
     return kind(**values)
 
 
@@ -122,15 +123,18 @@ def encode(section: Any, skip: Collection[str] = ()) -> dict[str, Any]:
     return table
 
 
-def suggestion(name: str, valid: Iterable[str], section: type | None = None) -> str:
+def suggestion(
+    name: str, valid: Iterable[str], section: type | None = None, where: str = ""
+) -> str:
     """Return how an error about an unknown `name` ends: the nearest valid name, or all of them.
 
-    Of what was removed, a key from the class ``section``, it says what to do instead.
+    Of what was removed, a key from the class ``section``, it says what to do instead; ``where``
+    says for what all of them are valid.
 
     Examples
     --------
-    >>> suggestion("wokers", ["workers", "threads"])
-    ", did you mean 'workers'?"
+    >>> suggestion("wokers", ["workers", "threads"]), suggestion("learning_rate", ["rule", "lr"])
+    (", did you mean 'workers'?", ", did you mean 'lr'?")
     >>> suggestion("gpu", ["workers", "threads"])
     '; valid are workers, threads'
     """
@@ -139,8 +143,11 @@ def suggestion(name: str, valid: Iterable[str], section: type | None = None) -> 
         if key in REMOVED:
             return f"; removed: {REMOVED[key]}"
     names = list(valid)
-    nearest = difflib.get_close_matches(name, names, n=1)
-    return f", did you mean {nearest[0]!r}?" if nearest else "; valid are " + ", ".join(names)
+    initials = "".join(word[:1] for word in name.split("_"))  # learning_rate is lr
+    nearest = difflib.get_close_matches(name, names, n=1) or [n for n in names if n == initials]
+    return (
+        f", did you mean {nearest[0]!r}?" if nearest else f"; valid{where} are " + ", ".join(names)
+    )
 
 
 def _decode_field(field: dataclasses.Field[Any], hint: Any, value: Any) -> Any:

@@ -65,6 +65,21 @@ def find_bad_row(
 
 
 @njit(nogil=True)
+def count_descents(indptr, ids):  # type: ignore[no-untyped-def]
+    """How many ids do not exceed the one before in their row, and the largest last id of a row."""
+    first, largest, descents = indptr[0], -1, 0
+    later, earlier = ids[first + 1 : indptr[-1]], ids[first : indptr[-1]]
+    for k in range(later.size):  # over all rows at once, which is vectorized
+        descents += later[k] <= earlier[k]
+    for row in range(indptr.size - 1):
+        start, stop = indptr[row], indptr[row + 1]
+        if start < stop:
+            largest = max(largest, ids[stop - 1])
+            descents -= start > first and ids[start] <= ids[start - 1]
+    return descents, largest
+
+
+@njit(nogil=True)
 def tidy_rows(indptr, ids, values):  # type: ignore[no-untyped-def]
     """Sort the ids of every row in place and merge equal ones.
 
@@ -73,23 +88,20 @@ def tidy_rows(indptr, ids, values):  # type: ignore[no-untyped-def]
 
     Returns how many rows did not ascend strictly, how many entries were merged, and the largest id.
     """
-    fill, start, unsorted, largest = 0, indptr[0], 0, -1
+    descents, largest = count_descents(indptr, ids)
+    if descents == 0:
+        return 0, 0, largest
+    fill, start, unsorted = indptr[0], indptr[0], 0
     for row in range(indptr.size - 1):
-        stop, previous = indptr[row + 1], -1
-        ascending = True
-        for k in range(start, stop):
-            ascending &= ids[k] > previous
-            previous = ids[k]
-            largest = max(largest, previous)
-        unsorted += not ascending
-        if ascending and fill == start:
-            fill = start = stop
-            continue
+        stop = indptr[row + 1]
         order = start + np.argsort(ids[start:stop], kind="mergesort")
         sorted_ids = ids[order]
         sorted_values = values[order] if values.size else values
+        ascending = True
         for i in range(stop - start):
-            if i and sorted_ids[i] == sorted_ids[i - 1]:
+            repeated = i > 0 and sorted_ids[i] == sorted_ids[i - 1]
+            ascending &= (order[i] == start + i) & (not repeated)
+            if repeated:
                 if values.size:
                     values[fill - 1] += sorted_values[i]
                 continue
@@ -97,6 +109,8 @@ def tidy_rows(indptr, ids, values):  # type: ignore[no-untyped-def]
             if values.size:
                 values[fill] = sorted_values[i]
             fill += 1
+            largest = max(largest, sorted_ids[i])
+        unsorted += not ascending
         indptr[row + 1] = fill
         start = stop
     return unsorted, start - fill, largest

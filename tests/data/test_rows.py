@@ -117,14 +117,17 @@ def test_tidy_rows_equals_its_naive_twin(rows: list[list[tuple[int, float]]], on
     indptr = np.array([0, *np.cumsum([len(row) for row in rows])], np.int64)
     ids = np.array([column for row in rows for column, _ in row], np.int32)
     values = np.array([value for row in rows for _, value in row], np.float32)
-    _, merged, _ = tidy_rows(indptr, ids, np.empty(0, np.float32) if ones else values)
+    given = [[column for column, _ in row] for row in rows]
+    found = tidy_rows(indptr, ids, np.empty(0, np.float32) if ones else values)
     expected = tidy_naive(rows)
-    assert merged == sum(map(len, rows)) - sum(map(len, expected))
+    unsorted = sum(row != sorted(set(row)) for row in given)
+    merged = sum(map(len, rows)) - sum(map(len, expected))
+    assert found == (unsorted, merged, max((max(row) for row in given if row), default=-1))
     assert np.diff(indptr).tolist() == [len(row) for row in expected]
     assert ids[: indptr[-1]].tolist() == [column for row in expected for column in row]
     if not ones:
-        found = values[: indptr[-1]].tolist()
-        assert found == [float(value) for row in expected for value in row.values()]
+        summed = values[: indptr[-1]].tolist()
+        assert summed == [float(value) for row in expected for value in row.values()]
 
 
 @settings(max_examples=60, deadline=None)
