@@ -26,13 +26,11 @@ def scores_csr(ids: Ids, scores: Scores, labels: int) -> scipy.sparse.csr_matrix
     >>> scores_csr(np.int32([[2, 0]]), np.float32([[0.75, 0.5]]), 3).toarray()
     array([[0.5 , 0.  , 0.75]], dtype=float32)
     """
-    order = np.argsort(ids, axis=1)
-    ids = np.take_along_axis(ids, order, axis=1)
-    scores = np.take_along_axis(scores, order, axis=1)
     is_there = ids >= 0
-    indptr = starts_of(is_there.sum(axis=1))
-    entries = scores[is_there], ids[is_there], indptr
-    return scipy.sparse.csr_matrix(entries, shape=(ids.shape[0], labels))
+    entries = scores[is_there], ids[is_there], starts_of(is_there.sum(axis=1))
+    matrix = scipy.sparse.csr_matrix(entries, shape=(ids.shape[0], labels))
+    matrix.sort_indices()
+    return matrix
 
 
 def chosen_first(is_chosen: Any, ids: Ids, scores: Scores) -> tuple[Ids, Scores]:

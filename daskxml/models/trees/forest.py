@@ -114,14 +114,13 @@ class Forest:
     def _top_k(
         self, trees: Sequence[tuple[Array, TreeWeights]], segment: Segment, k: int
     ) -> tuple[Array, Array]:
-        several = len(trees) > 1
-        count = candidates(k, self.spec.labels) if several else min(self.spec.labels, k)
-        rankings = self._rankings(trees, segment, count)
+        most = min(k, self.spec.labels)
+        if len(trees) == 1:
+            return next(self._rankings(trees, segment, most))
+        rankings = self._rankings(trees, segment, candidates(k, self.spec.labels))
         ids, scores = (np.stack(found) for found in zip(*rankings, strict=True))
-        if not several:
-            return ids[0], scores[0]
         shares = np.full(len(trees), 1.0 / len(trees), np.float32)
-        return self._kernels.average_rankings(ids, scores, shares, min(k, self.spec.labels))
+        return self._kernels.average_rankings(ids, scores, shares, most)
 
     def probabilities(self, segments: Sequence[Segment]) -> Array:
         """Return the mean of the trees for all labels; see `Ranker.probabilities`."""
