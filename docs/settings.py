@@ -83,7 +83,10 @@ def reference() -> str:
 def _table(section: type) -> str:
     keys, known, rows = keys_of(section), meanings(section), []
     while keys:
-        shared, meaning = known[next(iter(keys))]
+        key = next(iter(keys))
+        if key not in known:
+            raise LookupError(f"{section.__qualname__}.{key}: no entry under Attributes")
+        shared, meaning = known[key]
         lines = [
             line for name in shared if name in keys for line in _lines(section, keys.pop(name))
         ]
