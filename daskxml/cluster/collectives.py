@@ -34,11 +34,12 @@ ATTEMPTS = 4
 Batches = Sequence[Sequence[Span]]
 Fetch = Callable[[WorkerHandle, Batches], tuple[tasks.FetchedKeys, list[Future]]]
 Outcome = Answers | BaseException | None  # see `Collectives._attempt`
-CollectiveCommand = Measure | commands.MergeReplicas | commands.RunWork
 
 
 class Collectives:
     """Executes collective commands, one after the other.
+
+    Each returns its result; None if a worker was lost, which undoes it.
 
     Parameters
     ----------
@@ -56,17 +57,8 @@ class Collectives:
         # The workers of the last merge, whose channels are open, and the merge's number.
         self._connected: tuple[list[WorkerHandle], int] = [], 0
 
-    async def run(self, command: CollectiveCommand) -> commands.Result | None:
-        """Return the result of a command; None if a worker was lost, which undoes it."""
-        match command:
-            case Measure():
-                return await self._measure(command)
-            case commands.MergeReplicas():
-                return await self._merge(command)
-            case commands.RunWork():
-                return await self._gang(command)
-
-    async def _measure(self, command: Measure) -> commands.Result | None:
+    async def measure(self, command: Measure) -> commands.Result | None:
+        """Return the squared norms of replicas."""
         workers = [self.group.worker(name) for name in command.workers]
         known = {
             worker.name: norm for worker in workers if (norm := worker.squared_norm) is not None
@@ -81,7 +73,8 @@ class Collectives:
 
     # ---------------------------------------------------------------- merging
 
-    async def _merge(self, command: commands.MergeReplicas) -> commands.Result | None:
+    async def merge(self, command: commands.MergeReplicas) -> commands.Result | None:
+        """Merge replicas."""
         workers = [self.group.worker(name) for name in command.weights]
         answers = await self._combine(command, workers)
         if answers is None:
@@ -124,7 +117,8 @@ class Collectives:
 
     # ------------------------------------------------------------------ gangs
 
-    async def _gang(self, command: commands.RunWork) -> commands.Result | None:
+    async def work_together(self, command: commands.RunWork) -> commands.Result | None:
+        """Let workers step together."""
         workers = [self.group.worker(name) for name in command.workers]
         peers = self._peers(f"gang {command.number}", workers)
         parts = []

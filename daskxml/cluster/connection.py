@@ -9,7 +9,6 @@ import logging
 import multiprocessing.forkserver
 import os
 import resource
-import socket
 import sys
 import tempfile
 import warnings
@@ -37,7 +36,7 @@ HOST = "127.0.0.1"
 CONNECT_S = "10s"
 NEED_CERTIFICATES = ("tls", "wss")
 SILENT = 50  # log level: nothing from Dask
-DASHBOARD_PORT = 8787
+DASHBOARD_PORT = 8787  # or another, where that is taken
 # What Dask measures of workers for its dashboard alone: their threads, and delays of their loops.
 UNSEEN = {"worker": {"profile": {"enabled": False}}, "admin": {"tick": {"interval": "1s"}}}
 _PROCESS_BYTES = 1 << 30  # of addresses: a process maps most of them before it has any rows
@@ -234,7 +233,9 @@ def local_cluster(
     ):
         if not gpus and protocol not in SCHEMES:
             stack.enter_context(forked_workers())
-        with defer_signals(), shield_children():  # else Ctrl-C in here leaves half a cluster
+        # Else Ctrl-C in here leaves half a cluster.
+        with defer_signals(), shield_children(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Port .* is already in use")  # Dask takes any
             made = LocalProcesses(section, cores, folder, gpus, protocol, dashboard)
             cluster = stack.enter_context(made.start())
         yield cluster
@@ -395,7 +396,7 @@ class LocalProcesses:
 
     def start(self) -> SpecCluster:
         """Return a cluster of them."""
-        address = _dashboard_address(self.dashboard)
+        address = f"{HOST}:{DASHBOARD_PORT if self.dashboard else 0}"
         if self.protocol in SCHEMES:
             silence_ucx()  # the scheduler is in this process
         try:
@@ -510,15 +511,3 @@ def _remedy(error: BaseException | None, folder: str) -> str:
         "a script must call daskxml.train below 'if __name__ == \"__main__\":', since each worker "
         "imports it"
     )
-
-
-def _dashboard_address(dashboard: bool) -> str:
-    """Return Dask's default port for a dashboard if it is free, else any: Dask would warn."""
-    if not dashboard:
-        return f"{HOST}:0"
-    with socket.socket() as probe:
-        try:
-            probe.bind((HOST, DASHBOARD_PORT))
-        except OSError:
-            return f"{HOST}:0"
-    return f"{HOST}:{DASHBOARD_PORT}"

@@ -111,8 +111,12 @@ class Executor:
         match command:
             case commands.RunWork() if command.is_lease:
                 self._lease(command)
-            case Measure() | commands.MergeReplicas() | commands.RunWork():
-                self._collective = self._tasks.start(self._collectives.run(command))
+            case Measure():
+                self._collective = self._tasks.start(self._collectives.measure(command))
+            case commands.MergeReplicas():
+                self._collective = self._tasks.start(self._collectives.merge(command))
+            case commands.RunWork():
+                self._collective = self._tasks.start(self._collectives.work_together(command))
             case commands.Evaluate():
                 self._tasks.start(self._evaluate(command))
             case commands.WriteCheckpoint():
