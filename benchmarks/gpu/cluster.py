@@ -32,7 +32,7 @@ from distributed import Client, Nanny, Scheduler, SpecCluster, get_worker
 from daskxml.collectives.ring import all_reduce
 from daskxml.core.errors import ConfigError
 from daskxml.kernels import get_kernels
-from daskxml.transport.communicator import CollectiveId, Communicator
+from daskxml.transport.communicator import CollectiveId, Communicator, ProcessGroup
 
 sys.path.append(str(Path(__file__).parent.parent))
 from machine import write_result
@@ -99,9 +99,8 @@ async def merge(number: int, rank: int, addresses: list[str], piece: int, follow
     ranks = len(addresses)
     ring = all_reduce(rank, ranks, scratch, replica, 1 / ranks, kernels, finish, piece)
     begun_s = time.perf_counter()
-    await communicator.run_programs(
-        CollectiveId(run="benchmark", number=number), addresses, {rank: ring}, follows=follows
-    )
+    key = CollectiveId(run="benchmark", number=number)
+    await communicator.run_programs(ProcessGroup(key, tuple(addresses), (), follows), {rank: ring})
     kernels.to_host(scratch[-1:])  # waits for the GPU
     return time.perf_counter() - begun_s
 

@@ -40,7 +40,7 @@ from daskxml.collectives.messages import Program
 from daskxml.collectives.ring import all_reduce
 from daskxml.kernels import get_kernels
 from daskxml.transport.channels.shm_arrays import shared_zeros
-from daskxml.transport.communicator import CollectiveId, Communicator
+from daskxml.transport.communicator import CollectiveId, Communicator, ProcessGroup
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -103,7 +103,8 @@ async def reduce_repeatedly(
         key, part = CollectiveId(run="benchmark", number=turn), program(what, rank, len(addresses))
         follows = 0 if turn == number else turn - 1
         started_s = time.perf_counter()
-        await communicator.run_programs(key, addresses, {rank: part}, follows=follows)
+        group = ProcessGroup(key, tuple(addresses), (), follows)
+        await communicator.run_programs(group, {rank: part})
         times_s.append(time.perf_counter() - started_s)
     return times_s[1:], float((scratch if what in RINGS else change)[-1])
 

@@ -15,9 +15,8 @@ Rows count from 0. Labels are names where the model has them, else ids.
 
 from __future__ import annotations
 
-import contextlib
+import codecs
 import csv
-import io
 import json
 import sys
 from collections.abc import Iterable, Iterator
@@ -140,12 +139,11 @@ def _write_npz(file: IO[bytes], model: Model, blocks: Iterable[Block]) -> None:
 
 
 def _write_csv(file: IO[bytes], model: Model, blocks: Iterable[Block]) -> None:
-    with _text(file) as text:
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["row", "label", "score"])
-        for number, labels, scores in _rows(model, blocks):
-            pairs = zip(labels, scores, strict=True)
-            writer.writerows([number, label, f"{score:.9g}"] for label, score in pairs)
+    writer = csv.writer(codecs.getwriter("utf-8")(file), lineterminator="\n")
+    writer.writerow(["row", "label", "score"])
+    for number, labels, scores in _rows(model, blocks):
+        pairs = zip(labels, scores, strict=True)
+        writer.writerows([number, label, f"{score:.9g}"] for label, score in pairs)
 
 
 def _write_json(file: IO[bytes], model: Model, blocks: Iterable[Block]) -> None:
@@ -165,15 +163,6 @@ def _write_parquet(file: IO[bytes], model: Model, blocks: Iterable[Block]) -> No
     with parquet.ParquetWriter(file, schema) as writer:
         while group := list(islice(rows, _GROUP_ROWS)):
             writer.write_table(arrow.table(list(zip(*group, strict=True)), schema=schema))
-
-
-@contextlib.contextmanager
-def _text(file: IO[bytes]) -> Iterator[IO[str]]:
-    """Yield a text file over a binary one, which stays open."""
-    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-    yield text
-    text.flush()
-    text.detach()
 
 
 _WRITERS = {

@@ -19,6 +19,8 @@ from daskxml.models.store import HEADER_NAME
 from daskxml.models.trained import Model
 
 Ranking = tuple[Ids, Scores]
+# Requests that one call answers: they want as many labels of the same model.
+Group = list[tuple[scipy.sparse.csr_matrix, asyncio.Future[Ranking]]]
 
 # As many rows, or fewer, are ranked one at a time: a row alone has a path of its own, while a
 # product of so few rows takes longer than each of them by itself.
@@ -72,14 +74,6 @@ class BusyError(DaskxmlError):
     """More rows are waiting than the server is set to hold."""
 
 
-class _Group:
-    """Requests that one call answers: they want as many labels of the same model."""
-
-    def __init__(self) -> None:
-        self.waiting: list[tuple[scipy.sparse.csr_matrix, asyncio.Future[Ranking]]] = []
-        self.rows = 0
-
-
 class Batches:
     """Gathers the rows of requests while the workers are busy, and ranks them in one call.
 
@@ -104,7 +98,7 @@ class Batches:
         self._idle = asyncio.Semaphore(workers)
         self._most_rows, self._most_waiting = most_rows, most_waiting
         self._on_batch = on_batch
-        self._open: dict[tuple[ServedModel, int], _Group] = {}
+        self._open: dict[tuple[ServedModel, int], Group] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting_rows = 0
 
@@ -124,36 +118,35 @@ class Batches:
         self._waiting_rows += count
         key = (served, k)
         group = self._open.get(key)
-        if group is None or group.rows + count > self._most_rows:
-            group = self._open[key] = _Group()
+        if group is None or _count(group) + count > self._most_rows:
+            group = self._open[key] = []
             task = asyncio.create_task(self._answer(key, group))
             self._tasks.add(task)  # else it might be collected
             task.add_done_callback(self._tasks.discard)
         future: asyncio.Future[Ranking] = asyncio.get_running_loop().create_future()
-        group.waiting.append((rows, future))
-        group.rows += count
+        group.append((rows, future))
         try:
             return await future
         finally:
             self._waiting_rows -= count
 
-    async def _answer(self, key: tuple[ServedModel, int], group: _Group) -> None:
+    async def _answer(self, key: tuple[ServedModel, int], group: Group) -> None:
         async with self._idle:
             if self._open.get(key) is group:
                 del self._open[key]
             served, k = key
-            rows = [matrix for matrix, _ in group.waiting]
-            self._on_batch(group.rows)
+            rows = [matrix for matrix, _ in group]
+            self._on_batch(_count(group))
             loop = asyncio.get_running_loop()
             try:
                 ids, scores = await loop.run_in_executor(self._pool, _rank, served, rows, k)
             except Exception as error:
-                for _, future in group.waiting:
+                for _, future in group:
                     if not future.done():
                         future.set_exception(error)
                 return
         first = 0
-        for matrix, future in group.waiting:
+        for matrix, future in group:
             span = slice(first, first + matrix.shape[0])
             first = span.stop
             if not future.done():  # its client has gone
@@ -162,6 +155,10 @@ class Batches:
     def close(self) -> None:
         """Stop the workers."""
         self._pool.shutdown()
+
+
+def _count(group: Group) -> int:
+    return sum(matrix.shape[0] for matrix, _ in group)
 
 
 def _rank(served: ServedModel, rows: list[Any], k: int) -> Ranking:

@@ -195,9 +195,7 @@ class RunWorkerPlugin(WorkerPlugin):
         if result is None or last != peers.id:
             worker = self.queue_of(run).worker
             program = merge_program(worker, command, rank, peers.hosts, peers.piece_floats)
-            part = self.communicator.run_programs(
-                peers.id, peers.addresses, {rank: program}, follows=peers.follows
-            )
+            part = self.communicator.run_programs(peers, {rank: program})
             self._merges[run] = peers.id, (result := asyncio.ensure_future(part))
         (own,) = await asyncio.shield(result)
         return {"result": to_serialize(own)}

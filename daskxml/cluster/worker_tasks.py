@@ -215,12 +215,11 @@ def run_gang(
     rows = dict(zip(spans.keys, fetched, strict=True))
     worker = run_worker(peers.id.run)
     programs = {rank: gang_program(worker, command, rank, peers.hosts, rows)}
-    addresses = peers.addresses
     if needs_server(command.pattern):
-        addresses = (*addresses, addresses[0])
         if rank == 0:
             programs[len(peers.addresses)] = server_program(worker, command)
-    work = worker_plugin().communicator.run_programs(peers.id, addresses, programs, GANG_TIMEOUTS)
+        peers = replace(peers, addresses=(*peers.addresses, peers.addresses[0]))
+    work = worker_plugin().communicator.run_programs(peers, programs, GANG_TIMEOUTS)
     done = asyncio.run_coroutine_threadsafe(work, get_worker().loop.asyncio_loop)
     return rank_stats(done.result())
 

@@ -237,15 +237,11 @@ def learning_charts(
     losses = [
         Chart(
             name=f"loss_{axis}", title="Loss", against=against, x_label=x_label,
-            y_label="mean loss of the mega-batch's rows", series=_each(runs, x, _loss),
+            y_label="mean loss of the mega-batch's rows", series=_each(runs, x, lambda p: p.loss),
         )
         for axis, against, x_label, x in _AXES
     ]  # fmt: skip
     return [*scores, *losses]
-
-
-def _loss(point: Point) -> float:
-    return point.loss
 
 
 def _metric(run: Course, x: Value, name: str) -> Floats:

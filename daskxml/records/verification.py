@@ -16,8 +16,7 @@ from typing import Any
 
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.errors import ModelError
-from daskxml.core.files import check_folder, is_locked
-from daskxml.core.text import parse_json
+from daskxml.core.files import check_folder, is_locked, read_json
 from daskxml.models.store import HEADER_NAME
 from daskxml.records.audit import Audit, HistoryRow
 from daskxml.records.disagreements import Disagreement, Findings
@@ -206,9 +205,8 @@ def _check_metrics(
 def _check_length(directory: Path, megabatches: int) -> None:
     """Refuse a history that ends before the model of an ended run."""
     expected = 0
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # the run has not ended
-        header = parse_json((directory / HEADER_NAME).read_text(encoding="utf-8"))
-        expected = int(header["training"]["megabatches"])
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # the run has not ended
+        expected = int((read_json(directory / HEADER_NAME) or {})["training"]["megabatches"])
     if expected > megabatches and not is_locked(directory):
         raise ModelError(
             f"{directory / HISTORY_FILE}: ends with mega-batch {megabatches}, but the model was "

@@ -39,9 +39,19 @@ UCX_PIECE_FLOATS = 1 << 24  # 64 MiB: benchmarks/results/gpu_cluster.json
 
 @dataclass(frozen=True, slots=True)
 class ProcessGroup:
-    """The workers of a collective by rank: their addresses and machines.
+    """The workers of a collective by rank.
 
-    ``follows`` is as in `Communicator.run_programs`.
+    Attributes
+    ----------
+    id
+        Its numbers only ever grow within a run.
+    addresses, hosts
+        Those of each worker, and their machines.
+    follows
+        None: channels are opened for this collective and closed with it. A number: they are kept,
+        and those of the collective of this number are reused, which had the same ranks and
+        succeeded on all workers; 0: there was none. All that is sent in such a collective must be
+        received in it.
     """
 
     id: CollectiveId
@@ -109,29 +119,20 @@ class Communicator:
 
     async def run_programs(
         self,
-        collective: CollectiveId,
-        addresses: Sequence[str],
+        group: ProcessGroup,
         programs: Mapping[int, Program[Result]],
         timeouts: Timeouts | None = None,
-        follows: int | None = None,
     ) -> list[ProgramResult[Result]]:
         """Take part in a collective with one or more ranks; each program has its own thread.
 
         Parameters
         ----------
-        collective
-            Its numbers only ever grow within a run.
-        addresses
-            The worker of every rank; the same on all workers.
+        group
+            The same on all workers.
         programs
             Those of this worker, by rank.
         timeouts
             By default the communicator's.
-        follows
-            The same on all workers. None: channels are opened for this collective and closed with
-            it. A number: they are kept, and those of the collective of this number are reused,
-            which had the same ranks and succeeded on all workers; 0: there was none. All that is
-            sent in such a collective must be received in it.
 
         Returns
         -------
@@ -144,10 +145,11 @@ class Communicator:
             When another endpoint dies, cannot be reached, or is silent for too long; when the
             collective is aborted; when it is stale. Else what a program raised.
         """
+        collective, follows = group.id, group.follows
         run, number = collective.run, collective.number
         if follows is not None:
             await self._drop_cached(run, keep=follows)
-        endpoints = self._begin(collective, addresses, programs, timeouts, follows)
+        endpoints = self._begin(group, programs, timeouts or self.timeouts)
         parts = zip(endpoints, programs.values(), strict=True)
         jobs = [asyncio.ensure_future(endpoint.run(program)) for endpoint, program in parts]
         try:
@@ -167,10 +169,10 @@ class Communicator:
             self._mappings.purge()
 
     def _begin(
-        self, collective: CollectiveId, addresses: Sequence[str], ranks: Iterable[int],
-        timeouts: Timeouts | None, follows: int | None,
-    ) -> list[Endpoint]:  # fmt: skip
+        self, group: ProcessGroup, ranks: Iterable[int], timeouts: Timeouts
+    ) -> list[Endpoint]:
         """Create a collective's endpoints, with the channels of the one that it follows."""
+        collective, follows = group.id, group.follows
         if self._is_stale(collective) or collective in self._endpoints:
             raise ClusterError(f"{collective} is over here: start a new one")
         if follows and collective.run not in self._cache:
@@ -181,12 +183,12 @@ class Communicator:
         cached = self._cache.pop(collective.run).channels if follows else {}
         shared = Collective(
             id=collective,
-            addresses=tuple(addresses),
+            addresses=group.addresses,
             rendezvous=self._rendezvous,
             mappings=self._mappings,
             threads=self._threads,
             connection_args=self._connection_args,
-            timeouts=timeouts or self.timeouts,
+            timeouts=timeouts,
             shares_memory=self.shares_memory,
             keeps_channels=follows is not None,
         )

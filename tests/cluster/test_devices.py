@@ -61,7 +61,7 @@ def test_a_dashboard_has_another_port_where_its_own_is_taken(monkeypatch):
         monkeypatch.setattr(connection, "DASHBOARD_PORT", port)
         with connection.local_cluster(ClusterSection(workers=1), print, dashboard=True) as cluster:
             other = urlsplit(cluster.dashboard_link).port
-    assert other and other != port
+    assert other not in (None, port)
 
 
 @pytest.mark.parametrize("asked", ["auto", "tcp", "ucx"])

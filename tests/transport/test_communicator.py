@@ -17,7 +17,7 @@ from daskxml.collectives.messages import Flush, Receive, ReceiveAny, Send, Worke
 from daskxml.collectives.ring import all_reduce
 from daskxml.core.errors import ClusterError, TrainingError
 from daskxml.transport.channels.shm_arrays import shared_zeros
-from daskxml.transport.communicator import CollectiveId, Communicator, Timeouts
+from daskxml.transport.communicator import CollectiveId, Communicator, ProcessGroup, Timeouts
 from harness.clusters import PROTOCOL, local_client
 from harness.idle import is_idle
 from harness.naive_kernels import NaiveKernels
@@ -158,7 +158,8 @@ async def take_part(run, number, addresses, programs, follows=None):
     begun_s = time.perf_counter()
     try:
         made = {number: make(*args) for number, (make, *args) in programs.items()}
-        done = await communicator.run_programs(key, addresses, made, follows=follows)
+        group = ProcessGroup(key, tuple(addresses), (), follows)
+        done = await communicator.run_programs(group, made)
     except (ClusterError, TrainingError) as error:
         return error.message, time.perf_counter() - begun_s
     return [part.result for part in done], done[0].sent_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, fields
 from functools import partial
 from typing import Any
@@ -179,17 +179,21 @@ def one_epoch(config: RunConfig, calls: int) -> RunConfig:
 
 
 def _setting(estimator: Any, name: str) -> Any:
-    """Return a parameter as a run file has it; None: that of the run file."""
+    """Return a parameter that is given as a run file has it."""
     value = getattr(estimator, name)
-    if name == "hidden":
-        return _layers(value)
     if name == "n_jobs" and value == -1:
         return 0  # all
-    return _seed(value) if name == "random_state" else _plain(value)
+    if name == "random_state" and not isinstance(value, int | np.integer):
+        return int(check_random_state(value).randint(2**31 - 1))
+    if name == "hidden" and isinstance(value, int | np.integer):
+        value = [value]
+    return _plain(value)
 
 
 def _plain(value: Any) -> Any:
-    """Return a Python number instead of NumPy's, which searches draw."""
+    """Return Python numbers instead of NumPy's, which searches draw."""
+    if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str):
+        return [_plain(each) for each in value]
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -199,16 +203,3 @@ def _strategy(given: Any, before: Mapping[str, Any]) -> dict[str, Any]:
     if given == before["name"]:
         return dict(before)
     return {"name": given} | {key: before[key] for key in _BATCHES}
-
-
-def _layers(hidden: Any) -> Any:
-    if hidden is None or isinstance(hidden, str):
-        return hidden
-    layers = [hidden] if isinstance(hidden, int | np.integer) else hidden
-    return [_plain(units) for units in layers]
-
-
-def _seed(random_state: Any) -> int | None:
-    if random_state is None or isinstance(random_state, int | np.integer):
-        return None if random_state is None else int(random_state)
-    return int(check_random_state(random_state).randint(2**31 - 1))

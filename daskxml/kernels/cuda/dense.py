@@ -169,14 +169,15 @@ class CudaDense(DeviceKernels):
             self._step(rule, gradient, arrays, factor, keep, *_constants(step))
         else:
             rates = f32(step.lr), keep, *_constants(step)[2:]
-            self._step_of_rows("row_rms", gradient, arrays, *rates)
+            self._step("row_rms", gradient, arrays, *rates, of_rows=True)
 
     def lamb_moments(
         self, norms: Array, weight: Array, first: Array, second: Array, gradient: RowGradient,
         adam: RuleStep,
     ) -> None:  # fmt: skip
         rates = f32(adam.first_factor), f32(adam.weight_decay), *_constants(adam)
-        self._step_of_rows("lamb_moments", gradient, (norms, weight, first, second), *rates)
+        arrays = norms, weight, first, second
+        self._step("lamb_moments", gradient, arrays, *rates, of_rows=True)
 
     def lamb_trust(self, trust: Array, norms: Array) -> None:
         count = int(norms.shape[1])
@@ -190,31 +191,25 @@ class CudaDense(DeviceKernels):
         self, weight: Array, first: Array, second: Array, gradient: RowGradient,
         adam: RuleStep, trust: Array,
     ) -> None:  # fmt: skip
-        size, width = _sizes(gradient)
+        count, width = (int(size) for size in gradient.values.shape)
         self._device.launch(
-            "lamb", *grid(int(size)), weight, first, second, *self._rows(gradient), width, size,
+            "lamb", *grid(count * width), weight, first, second, *self._rows(gradient),
+            np.int32(width), np.int64(count * width),
             np.float64(adam.lr), trust, f32(adam.first_factor), f32(adam.weight_decay),
             f32(adam.second_root), f32(adam.epsilon),
         )  # fmt: skip
 
     def _step(
-        self, name: str, gradient: RowGradient, arrays: tuple[Array, ...], *rates: Any
-    ) -> None:
-        size, width = _sizes(gradient)
-        self._device.launch(
-            name, *grid(int(size)), *arrays, gradient.values,
-            *self._rows(gradient), f32(gradient.scale), width, size,
-            *rates,
-        )  # fmt: skip
-
-    def _step_of_rows(
-        self, name: str, gradient: RowGradient, arrays: tuple[Array, ...], *rates: Any
-    ) -> None:
-        """As `_step`, but with a warp for each row."""
+        self, name: str, gradient: RowGradient, arrays: tuple[Array, ...], *rates: Any,
+        of_rows: bool = False,
+    ) -> None:  # fmt: skip
+        """Step with a thread for each number, or with a warp for each row."""
         count, width = (int(size) for size in gradient.values.shape)
+        items = count if of_rows else count * width
+        shape = ((-(-count // 8),), (THREADS,)) if of_rows else grid(items)
         self._device.launch(
-            name, (-(-count // 8),), (THREADS,), *arrays, gradient.values,
-            *self._rows(gradient), f32(gradient.scale), np.int32(width), np.int64(count), *rates,
+            name, *shape, *arrays, gradient.values, *self._rows(gradient), f32(gradient.scale),
+            np.int32(width), np.int64(items), *rates,
         )  # fmt: skip
 
     def _rows(self, gradient: RowGradient) -> tuple[Any, Any]:
@@ -235,12 +230,6 @@ class CudaDense(DeviceKernels):
 def dense_scratch_bytes(units: int) -> int:
     """Temporary memory of the sums of `CudaDense`."""
     return 4 * _MOST_SUMS * units + 8 * 4 * SUM_BLOCKS
-
-
-def _sizes(gradient: RowGradient) -> tuple[np.int64, np.int32]:
-    """The size of a gradient, and its width."""
-    count, width = gradient.values.shape
-    return np.int64(count * width), np.int32(width)
 
 
 def _constants(adam: RuleStep) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -315,7 +315,7 @@ def fit_blocks(
     rows: TreeRows,
     spec: TreeSpec,
     shape: TreeShape,
-    blocks: Iterable[NodeBlock],
+    blocks: Sequence[NodeBlock],
     seed: int,
     tree: int,
 ) -> list[FittedBlock]:
@@ -323,24 +323,18 @@ def fit_blocks(
 
     Scores above the leaves' parents are drawn towards 1, at which they cost a label nothing.
     """
-    starts: list[int] = []
-    shares: list[Any] = []
-
-    def problems() -> Iterator[NodeProblem]:
-        for block in blocks:
-            starts.append(block.start)
-            key = derive_key(seed, _NODE_ORDER, tree, block.level, block.node)
-            shares.append(np.float32(1.0 if block.level == shape.levels - 1 else _SHARE_ABOVE))
-            yield rows.problem(spec, shape, block, key)
-
-    fitted = rows.kernels.fit_nodes(rows.features, problems(), spec.passes, spec.smallest_weight)
+    keys = (derive_key(seed, _NODE_ORDER, tree, block.level, block.node) for block in blocks)
+    problems = (rows.problem(spec, shape, *each) for each in zip(blocks, keys, strict=True))
+    fitted = rows.kernels.fit_nodes(rows.features, problems, spec.passes, spec.smallest_weight)
+    is_last = (block.level == shape.levels - 1 for block in blocks)
+    shares = (np.float32(1.0 if last else _SHARE_ABOVE) for last in is_last)
     return [
-        block._replace(
-            bias=share * block.bias + (1 - share),
-            children=block.children + np.uint16(start),
-            weights=share * block.weights,
+        found._replace(
+            bias=share * found.bias + (1 - share),
+            children=found.children + np.uint16(block.start),
+            weights=share * found.weights,
         )
-        for block, start, share in zip(fitted, starts, shares, strict=True)
+        for block, found, share in zip(blocks, fitted, shares, strict=True)
     ]
 
 
