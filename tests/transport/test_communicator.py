@@ -154,11 +154,11 @@ def fail(rank):
 async def take_part(run, number, addresses, programs, follows=None):
     """Programs of one worker, as a task: their results, or the failure's message; seconds."""
     communicator = get_worker().plugins["communicator"].communicator
-    key = CollectiveId(run=run, number=number, what="merge 7")
+    collective = CollectiveId(run=run, number=number, what="merge 7")
+    group = ProcessGroup(collective, tuple(addresses), (), follows)
     begun_s = time.perf_counter()
     try:
         made = {number: make(*args) for number, (make, *args) in programs.items()}
-        group = ProcessGroup(key, tuple(addresses), (), follows)
         done = await communicator.run_programs(group, made)
     except (ClusterError, TrainingError) as error:
         return error.message, time.perf_counter() - begun_s
