@@ -11,49 +11,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from daskxml._version import __version__ as __version__
-from daskxml.core.errors import ConfigError, DaskxmlError, InputError, needing
+from daskxml.core.errors import ConfigError as ConfigError
+from daskxml.core.errors import DaskxmlError as DaskxmlError
+from daskxml.core.errors import InputError as InputError
+from daskxml.core.errors import needing
 from daskxml.core.files import keep_private
 
 if TYPE_CHECKING:
-    from daskxml.api.estimators.classifier import XMLClassifier
-    from daskxml.api.estimators.dask_classifier import DaskXMLClassifier
-    from daskxml.api.estimators.settings import make_scorer
-    from daskxml.api.in_process import simulate
-    from daskxml.api.on_cluster import launch
-    from daskxml.api.pipeline import Pipeline
-    from daskxml.api.predict import predict
-    from daskxml.api.run import Matrices, Run
-    from daskxml.api.runs import attach, runs
-    from daskxml.api.train import train
-    from daskxml.models.mix.mixing import mix
-    from daskxml.models.trained import Model, load
-    from daskxml.records.verification import verify
-    from daskxml.session.commands import STOP
+    from daskxml.api.estimators.classifier import XMLClassifier as XMLClassifier
+    from daskxml.api.estimators.dask_classifier import DaskXMLClassifier as DaskXMLClassifier
+    from daskxml.api.estimators.settings import make_scorer as make_scorer
+    from daskxml.api.in_process import simulate as simulate
+    from daskxml.api.on_cluster import launch as launch
+    from daskxml.api.pipeline import Pipeline as Pipeline
+    from daskxml.api.predict import predict as predict
+    from daskxml.api.run import Matrices as Matrices
+    from daskxml.api.run import Run as Run
+    from daskxml.api.runs import attach as attach
+    from daskxml.api.runs import runs as runs
+    from daskxml.api.train import train as train
+    from daskxml.models.mix.mixing import mix as mix
+    from daskxml.models.trained import Model as Model
+    from daskxml.models.trained import load as load
+    from daskxml.records.verification import verify as verify
+    from daskxml.session.commands import STOP as STOP
 
 keep_private()  # before anything loads Numba
-
-__all__ = [
-    "STOP",
-    "ConfigError",
-    "DaskXMLClassifier",
-    "DaskxmlError",
-    "InputError",
-    "Matrices",
-    "Model",
-    "Pipeline",
-    "Run",
-    "XMLClassifier",
-    "attach",
-    "launch",
-    "load",
-    "make_scorer",
-    "mix",
-    "predict",
-    "runs",
-    "simulate",
-    "train",
-    "verify",
-]
 
 # Loaded on first use: `import daskxml` must cost little, and load neither Dask nor CuPy nor
 # scikit-learn.
@@ -76,6 +59,9 @@ _HOMES = {
     "train": "daskxml.api.train",
     "verify": "daskxml.records.verification",
 }
+
+if not TYPE_CHECKING:  # which takes the names that are imported above
+    __all__ = ["ConfigError", "DaskxmlError", "InputError", *_HOMES]
 
 # Names of earlier versions, and what takes their place.
 _GONE = {
@@ -108,4 +94,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOMES})
