@@ -9,7 +9,6 @@ from functools import reduce, wraps
 from operator import add
 from typing import Any, Literal, Self
 
-import dask.array as da
 import numpy as np
 from dask import compute, delayed, is_dask_collection
 from distributed import Client
@@ -33,7 +32,9 @@ def _lazily(method: Callable[..., Any]) -> Callable[..., Any]:
         check_is_fitted(self)
         if not is_dask_collection(X):
             return method(self, X, *given, **more)
-        return self._lazy(method.__name__, X, *given, *more.values())
+        here, args = self._in_memory(), (*given, *more.values())
+        meta = method(here, np.zeros((1, here.n_features_in_)), *args)[:0]
+        return lazy_blocks(self.client, X, "X", meta, here, method.__name__, *args)
 
     return of_blocks
 
@@ -160,12 +161,6 @@ class DaskXMLClassifier(XMLClassifier):
         ]
         return float(reduce(add, compute(*tasks, scheduler=self.client)).result()[metric])
 
-    def _lazy(self, method: str, X: Any, *given: Any) -> da.Array:
-        """Return an array whose blocks are what a method gives for blocks of rows."""
-        here = self._in_memory()
-        meta = getattr(here, method)(np.zeros((1, here.n_features_in_)), *given)[:0]
-        return lazy_blocks(self.client, X, "X", meta, here, method, *given)
-
     def _in_memory(self) -> XMLClassifier:
         """Return an estimator of rows in memory with the same model, for the workers."""
         plain = XMLClassifier(top_k=self.top_k, threshold=self.threshold)
@@ -245,5 +240,4 @@ def _find_labels(y: Any) -> LabelSet:
 
 
 def _encode(y: Any, labels: LabelSet) -> Any:
-    indicator = read_labels(_block_labels(y), may_be_none=True).aligned(labels)
-    return indicator[:, : len(labels.classes)]
+    return labels.encode(_block_labels(y))[:, : len(labels.classes)]

@@ -77,15 +77,10 @@ class CudaDense(DeviceKernels):
         return float(self._device.download(word).view(np.float32)[0])
 
     def convert(self, out: Array, x: Array, factor: float) -> None:
-        f = f32(factor)
-        if out.dtype == np.uint16:
-            self._each("to_bfloat16", int(out.shape[0]), out, x, f)
-        elif x.dtype == np.uint16:
-            self._each("from_bfloat16", int(out.shape[0]), out, x, f)
-        elif out.dtype == np.float16:
-            self._each("to_float16", int(out.shape[0]), out.view("uint16"), x, f)
-        else:
-            self._each("from_float16", int(out.shape[0]), out, x.view("uint16"), f)
+        direction, short = ("from", x) if out.dtype == np.float32 else ("to", out)
+        kind = "float16" if short.dtype == np.float16 else "bfloat16"
+        bits = [a if a.dtype == np.float32 else a.view("uint16") for a in (out, x)]
+        self._each(f"{direction}_{kind}", int(out.shape[0]), *bits, f32(factor))
 
     def squared_norm(self, x: Array) -> float:
         return float(self._parts("square_parts", 1, x).sum())
