@@ -16,7 +16,7 @@ from daskxml._version import __version__
 from daskxml.api.run import Run
 from daskxml.cluster.connection import page_link, running_cluster
 from daskxml.cluster.detached import model_of
-from daskxml.cluster.event_log import RunRecord, revive
+from daskxml.cluster.event_log import revive
 from daskxml.cluster.scheduler_plugin import SPAN, RunSchedulerPlugin
 from daskxml.cluster.worker_info import daskxml_version, explain_import
 from daskxml.config import RunConfig
@@ -36,17 +36,43 @@ NOWHERE = RunDir(None, None)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunHandle(RunRecord):
+class RunHandle:
     """A run on a scheduler: its summary at the time of the request, and what may be done with it.
-
-    The summary's fields are those of `daskxml.cluster.event_log.RunRecord`.
 
     Attributes
     ----------
+    run
+        Its name for `daskxml.attach`.
+    name, strategy
+        As in the run file.
+    state
+        What it is doing; if it is over, the reason or the error.
+    is_over, is_detached
+        Whether it has ended; whether it continues without a client.
+    begun_at_s
+        Start time, in seconds since 1970 by the scheduler's clock.
+    megabatches, rows, epoch
+        Progress at the last merge.
+    metrics
+        The last that were measured; empty before.
+    out
+        Its directory, as the workers see it; "" if it has none.
     client, scheduler
         How to reach its scheduler.
     """
 
+    run: str
+    name: str
+    strategy: str
+    state: str
+    is_over: bool
+    is_detached: bool
+    begun_at_s: float
+    megabatches: int = 0
+    rows: int = 0
+    epoch: float = 0.0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    out: str = ""
     client: Client | None = field(default=None, repr=False, compare=False)
     scheduler: str | None = field(default=None, repr=False, compare=False)
 

@@ -7,7 +7,7 @@ import json
 import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from daskxml.models.kinds import TRAINED
 from daskxml.observe.terminal import PlainProgress, make_progress, print_lines, print_metrics
 
 if TYPE_CHECKING:
-    from daskxml.cluster.event_log import RunRecord  # which imports Dask
+    from daskxml.api.runs import RunHandle  # which imports Dask
 
 RUNS = Path("runs")
 INTERRUPTED = 130
@@ -177,12 +177,11 @@ def _with(default: Any, **given: Any) -> Any:
 
 def runs(options: Options) -> int:
     """Print a table of the runs, or one JSON object a line."""
-    from daskxml.cluster.event_log import RunRecord
-
     records = daskxml.runs(scheduler=options.scheduler)
     if options.json:
         for record in records:
-            shown = {name: getattr(record, name) for name in RunRecord.__slots__}
+            names = (each.name for each in fields(record) if each.repr)
+            shown = {name: getattr(record, name) for name in names}
             print(json.dumps(shown))
     elif records:
         Console(highlight=False).print(runs_table(records))
@@ -218,13 +217,13 @@ def stop(options: Options) -> int:
     return 0
 
 
-def runs_table(records: Iterable[RunRecord]) -> Table:
+def runs_table(records: Iterable[RunHandle]) -> Table:
     """Lay out runs in the order in which they began.
 
     Examples
     --------
-    >>> from daskxml.cluster.event_log import RunRecord
-    >>> record = RunRecord(run="a1", name="", strategy="elastic", state="training",
+    >>> from daskxml.api.runs import RunHandle
+    >>> record = RunHandle(run="a1", name="", strategy="elastic", state="training",
     ...                    is_over=False, is_detached=True, begun_at_s=0.0)
     >>> table = runs_table([record])
     >>> [str(list(column.cells)[0]) for column in table.columns][:3], table.row_count

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from distributed.client import FutureCancelledError
@@ -17,44 +15,6 @@ from daskxml.core.errors import ClusterError, DaskxmlError, InputError, lacks_me
 
 Event = dict[str, Any]
 GATHER_S = 0.05  # of changes for an answer: answers for each would take time from short merges
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunRecord:
-    """Summary of a run on a scheduler, at the time of the request.
-
-    Attributes
-    ----------
-    run
-        Its name for `daskxml.attach`.
-    name, strategy
-        As in the run file.
-    state
-        What it is doing; if it is over, the reason or the error.
-    is_over, is_detached
-        Whether it has ended; whether it continues without a client.
-    begun_at_s
-        Start time, in seconds since 1970 by the scheduler's clock.
-    megabatches, rows, epoch
-        Progress at the last merge.
-    metrics
-        The last that were measured; empty before.
-    out
-        Its directory, as the workers see it; "" if it has none.
-    """
-
-    run: str
-    name: str
-    strategy: str
-    state: str
-    is_over: bool
-    is_detached: bool
-    begun_at_s: float
-    megabatches: int = 0
-    rows: int = 0
-    epoch: float = 0.0
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    out: str = ""
 
 
 class EventLog:
@@ -115,7 +75,7 @@ class EventLog:
         self._changed = asyncio.Event()
 
     def summary(self) -> dict[str, Any]:
-        """Return the fields of a `RunRecord` that follow from events.
+        """Return the fields of a `daskxml.api.runs.RunHandle` that follow from events.
 
         Examples
         --------

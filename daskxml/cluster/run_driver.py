@@ -157,7 +157,7 @@ class RunDriver:
             self.event_log.event("compiling", text=TEXT)
 
     def summary(self) -> dict[str, Any]:
-        """Return the fields of a `daskxml.cluster.event_log.RunRecord`."""
+        """Return the fields of a `daskxml.api.runs.RunHandle`."""
         return {
             "run": self.run,
             "name": self.config.run.name,

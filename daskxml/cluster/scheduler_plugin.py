@@ -172,7 +172,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
         self.owners.pop(run, None)
 
     async def list_runs(self) -> list[dict[str, Any]]:
-        """Return the fields of a `RunRecord` for every run, in the order in which they began."""
+        """Return the fields of a `RunHandle` for every run, in the order in which they began."""
         return [driver.summary() for driver in self.drivers.values()]
 
     async def holder_of(self, run: str) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from daskxml.api.runs import RunHandle, find_run
 from daskxml.cli import main
 from daskxml.cli.train import runs_table
 from daskxml.cluster import connection
-from daskxml.cluster.event_log import RunRecord
 from daskxml.config import load_run_config
 from daskxml.core.errors import ClusterError
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
@@ -178,14 +177,14 @@ def test_documents_are_inspected(tags, capsys):
 # ---------------------------------------------------- the runs of a scheduler
 
 
-def lines_of_table(record: RunRecord) -> list[str]:
+def lines_of_table(record: RunHandle) -> list[str]:
     text = io.StringIO()
     Console(file=text, width=80).print(runs_table([record]))
     return text.getvalue().splitlines()
 
 
 def test_a_table_of_runs_cuts_nothing_off_on_a_small_terminal() -> None:
-    record = RunRecord(
+    record = RunHandle(
         run="95a30726", name="adaptive-sgd", strategy="adaptive-sgd", state="ended by megabatches",
         is_over=True, is_detached=False, begun_at_s=0.0, megabatches=12_345,
         metrics={"P@1": 0.61234}, out="/shared/experiments/of-this-month/first",
@@ -198,7 +197,7 @@ def test_a_table_of_runs_cuts_nothing_off_on_a_small_terminal() -> None:
 
 
 def test_why_a_run_failed_does_not_make_the_table_long() -> None:
-    record = RunRecord(
+    record = RunHandle(
         run="95a30726", name="", strategy="elastic", state=f"failed: {'the data are bad ' * 9}",
         is_over=True, is_detached=True, begun_at_s=0.0,
     )  # fmt: skip
