@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
-from prometheus_client import CollectorRegistry, Counter, Histogram, Info, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from starlette.exceptions import HTTPException
@@ -279,11 +279,6 @@ class Server:
             "daskxml_batch_rows", "Rows that were ranked together.", buckets=_ROWS,
             registry=registry,
         )  # fmt: skip
-        self._reloads = Counter(
-            "daskxml_reloads", "Models taken since the start.", registry=registry
-        )
-        self._info = Info("daskxml_model", "The model that answers.", registry=registry)
-        self._info.info({"version": self.served.version, "daskxml": __version__})
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
@@ -394,8 +389,6 @@ class Server:
             except ModelError as error:
                 logger.error("the model stays: %s", error.message)
                 return
-            self._reloads.inc()
-            self._info.info({"version": self.served.version, "daskxml": __version__})
             logger.info("model %s answers now", self.served.version)
 
     async def _watch(self) -> None:
