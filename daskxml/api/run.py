@@ -24,6 +24,7 @@ from daskxml.models.kinds import TRAINED
 from daskxml.models.trained import Model
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, run_callbacks
 from daskxml.observe.notebook import run_html
+from daskxml.observe.run_view import last_metrics
 from daskxml.records.run_dir import RunDir
 
 Config = str | Path | Mapping[str, Any] | RunConfig
@@ -149,11 +150,8 @@ class Run:
 
         Those of the best model, where that was kept.
         """
-        if not self.history:
-            return {}
         best = self.model.header.training.get("best_megabatch", len(self.history))
-        measured = (row["metrics"] for row in reversed(self.history[:best]) if row["metrics"])
-        return next(measured, {})
+        return last_metrics(self.history[:best])
 
     def __repr__(self) -> str:
         best = ", ".join(f"{name} {value:.4f}" for name, value in list(self.metrics.items())[:3])

@@ -142,7 +142,7 @@ class RunView:
                 self.best = {name: best for name, best in self.best.items() if best[1] <= done}
             case "ended":
                 self.ended = event
-                self.state = f"ended: {event.get('reason', '')}".rstrip(": ")
+                self.state = ending(event)
 
     def _add_row(self, row: Row, at_s: float) -> None:
         if not self.row and row.get("megabatch", 1) > 1:
@@ -189,6 +189,21 @@ class RunView:
         """
         progress, wall_s = self.progress(), self.row.get("wall_s", 0.0) + since_row_s
         return wall_s * (1.0 - progress) / progress if progress and wall_s else None
+
+
+def ending(event: Event) -> str:
+    """Return why a run is over, from its last event.
+
+    Examples
+    --------
+    >>> ending({"reason": "epochs"})
+    'ended: epochs'
+    >>> ending({"reason": "error", "error": {"type": "", "args": ["no worker"]}})
+    'failed: no worker'
+    """
+    if event["reason"] != "error":
+        return f"ended: {event['reason']}"
+    return f"failed: {': '.join(str(part) for part in event['error']['args'] if part is not None)}"
 
 
 # ------------------------------------------------------------------------------ one row

@@ -8,7 +8,7 @@ from typing import Any
 
 from daskxml.core.text import counted
 from daskxml.core.work_stats import DONE
-from daskxml.observe.run_view import JOINED, LOST, Event, Row, RunView
+from daskxml.observe.run_view import JOINED, LOST, Event, Row, RunView, ending
 
 
 def duration(seconds: float) -> str:
@@ -158,21 +158,6 @@ def _sizes(event: Event) -> str:
 def _is_told(event: Event) -> bool:
     """Whether an event of a row came before the row, and there is nothing to add."""
     return event["kind"] in (LOST, JOINED) and not event.get("rows_returned")
-
-
-def ending(event: Event) -> str:
-    """Return why a run is over.
-
-    Examples
-    --------
-    >>> ending({"reason": "epochs"})
-    'ended: epochs'
-    >>> ending({"reason": "error", "error": {"type": "", "args": ["no worker"]}})
-    'failed: no worker'
-    """
-    if event["reason"] != "error":
-        return f"ended: {event['reason']}"
-    return f"failed: {': '.join(str(part) for part in event['error']['args'] if part is not None)}"
 
 
 def history_event(row: Row, event: Event) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -54,7 +55,8 @@ def test_one_of_each_is_counted_in_words(data):
 
 
 def test_a_run_without_mega_batches_is_shown():
-    run = Run(None, [], Path("/runs/<b>&"), "interrupt")
+    model = SimpleNamespace(header=SimpleNamespace(training={}))
+    run = Run(model, [], Path("/runs/<b>&"), "interrupt")
     _, text = show(run)
     assert "0 mega-batches" in text
     assert "/runs/<b>&" in text

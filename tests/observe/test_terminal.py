@@ -131,7 +131,7 @@ def test_on_a_terminal_events_may_come_from_any_thread():
 
 
 def test_a_run_that_fails_leaves_the_word_to_its_error(capsys):
-    PlainProgress()({"kind": "ended", "reason": "error", "error": {}})
+    PlainProgress()({"kind": "ended", "reason": "error", "error": {"args": []}})
     assert capsys.readouterr().out == ""
 
 

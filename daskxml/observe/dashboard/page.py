@@ -227,7 +227,7 @@ def headline_html(series: RunSeries, all_series: Iterable[RunSeries], now_s: flo
     return render(
         "headline.html.jinja",
         title=series.title,
-        state=series.state,
+        state=view.state,
         strategy=series.config.algorithm,
         data=data_label(series),
         run=series.run,

@@ -26,7 +26,7 @@ from daskxml.cluster.timeline import Timeline
 from daskxml.cluster.worker_plugin import PLUGIN
 from daskxml.config import RunConfig
 from daskxml.observe.run_view import Course, Event, RunView
-from daskxml.observe.wording import ending, event_lines
+from daskxml.observe.wording import event_lines
 from daskxml.session.stopping import limits_of
 
 logger = logging.getLogger(__name__)
@@ -82,11 +82,6 @@ class RunSeries:
     def title(self) -> str:
         """The run's name in its run file, or that of its algorithm."""
         return self.config.run.name or self.config.algorithm
-
-    @property
-    def state(self) -> str:
-        """What the run does now, or how it ended."""
-        return ending(self.view.ended) if self.view.ended else self.view.state
 
     def now_s(self) -> float:
         """Return the time up to which the run is shown: now, or when it ended."""

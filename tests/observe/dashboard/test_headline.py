@@ -26,7 +26,7 @@ def headline(series, now_s):
 
 def test_before_anything_is_known():
     series = series_of(lambda log: log.state("loading"), data={"train": ["/d/a.txt"]})
-    assert (series.state, data_label(series), best_label(series)) == ("loading", "a.txt", "")
+    assert (series.view.state, data_label(series), best_label(series)) == ("loading", "a.txt", "")
     assert (series.view.progress(), series.left_s(series.begun_s + 3)) == (0.0, None)
     texts = headline(series, series.begun_s + 3)
     assert "adaptive-sgd" in texts
@@ -41,7 +41,7 @@ def test_in_the_middle():
 
     series = series_of(add_events, run={"name": "first"}, data={"train": ["/d/a.txt", "/d/b.txt"]})
     now_s = series.view.row_at_s + 10.0
-    assert (series.title, series.state) == ("first", "merging")
+    assert (series.title, series.view.state) == ("first", "merging")
     assert data_label(series) == "a.txt and 1 more: 2,000 rows, 300 features, 60 labels"
     assert series.view.progress() == 0.25
     assert series.left_s(now_s) == pytest.approx(50.0 * 3)  # 50 s for a quarter
@@ -78,7 +78,7 @@ def test_at_the_end():
         log.end_well("interrupt")
 
     series = series_of(add_events)
-    assert series.state == "ended: interrupt"
+    assert series.view.state == "ended: interrupt"
     assert series.left_s(series.now_s()) is None
     assert series.now_s() - series.begun_s < 60
 

@@ -82,7 +82,7 @@ def test_a_run_that_is_over_releases_its_log(add_events, ending):
 
     series = series_of(story)
     assert series.view.is_over
-    assert series.state == ending
+    assert series.view.state == ending
     assert series._log is None
     series.update()  # nobody reads any more
     assert len(series.course.points) == 2
