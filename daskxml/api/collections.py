@@ -254,7 +254,7 @@ def _read_frame(frame: Any, number: int, dialect: Dialect, known: Sequence[str])
     return parsed.partition
 
 
-Task = tuple[Any, ...]  # a function, and its arguments
+Tasks = tuple[Any, ...]  # a function, what it is called with in each, and its other arguments
 Given = Matrices | DaskRows | RowsOnWorkers
 Scattered = Mapping[str, list[Future]]  # rows on the workers
 _DOCUMENTS = 2048  # of a list that are a partition
@@ -287,7 +287,7 @@ class TextFiles(tuple[str, ...]):
 
 def find_documents(
     client: Client, given: Any, labels: Any, column: str
-) -> tuple[Any, Callable[[], list[Task]]]:
+) -> tuple[Any, Callable[[], Tasks]]:
     """Return what stands for documents, and what returns the tasks that make their partitions.
 
     A partition of documents is a pair of lists: texts, and the names of each one's labels.
@@ -309,31 +309,22 @@ def find_documents(
     dialect = Dialect(text_column=column, needs_labels=False)
     if isinstance(given, list | tuple) and not _paths(given):
         pairs = _pairs_of(given, labels)
-
-        def listed() -> list[Task]:
-            return [(tuple, kept(client, pair)) for pair in pairs]
-
-        return tokenize(given, labels), listed
+        return tokenize(given, labels), lambda: (tuple, [kept(client, pair) for pair in pairs])
     if labels is not None:
         problem = "labels are for a list of texts: give them beside each text"
         raise InputError(f"{problem}, in a column {LABELS!r}")
     if files := _paths(given):
 
-        def read() -> list[Task]:
+        def read() -> Tasks:
             blocks = client.submit(plan_files, files, TEXT_BLOCK_BYTES, pure=False).result()
-            return [(read_documents, block, dialect) for block in blocks]
+            return read_documents, blocks, dialect
 
         return [files, client.submit(stamp_files, files, pure=False).result()], read
     if not (is_dask_collection(given) and hasattr(given, "columns")):
         problem = "give files, a list of texts, or a Dask data frame, as bag.to_dataframe() is one"
         raise InputError(f"documents are a {type(given).__name__}: {problem}")
-    columns = columns_to_read(list(map(str, given.columns)), dialect)
-
-    def of_blocks() -> list[Task]:
-        blocks = client.compute(given.to_delayed())
-        return [(read_frame, block, columns, dialect, parse_documents) for block in blocks]
-
-    return tokenize(given), of_blocks
+    how = columns_to_read(list(map(str, given.columns)), dialect), dialect, parse_documents
+    return tokenize(given), lambda: (read_frame, client.compute(given.to_delayed()), *how)
 
 
 def _pairs_of(texts: Sequence[Any], labels: Any) -> list[Documents]:

@@ -14,7 +14,7 @@ import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from cloudpickle import dumps
@@ -306,16 +306,9 @@ class RowStages:
         InputError
             If it is something else, or the column is missing.
         """
-        identity, parts = find_documents(self.client, source, labels, column)
+        identity, found = find_documents(self.client, source, labels, column)
         key = key_of("texts", column, identity)
-
-        def start() -> list[Future]:
-            return [
-                self.client.submit(*part, key=f"texts-{key}-{number}", pure=False)
-                for number, part in enumerate(parts())
-            ]
-
-        return self._rows(name, key, (), start)
+        return self._rows(name, key, (), lambda: self.submit_each(f"texts-{key}", *found()))
 
     def vectorize(
         self, documents: Rows, like: Rows | None = None, *, name: str = VECTORIZE, **settings: Any
@@ -353,11 +346,9 @@ class RowStages:
         key = key_of("choose words", values, found.key)
 
         def start() -> Future:
-            chosen = self.client.submit(
-                choose_columns, found.made(), resolved, key=f"choose-words-{key}", pure=False
-            )
-            await_stage("choose words", [chosen])
-            return chosen
+            args = choose_columns, [found.made()], resolved
+            await_stage("choose words", chosen := self.submit_each(f"choose-words-{key}", *args))
+            return chosen[0]
 
         names = self._one(Value("choose words", key, start))
         return self.map(weigh_counted, counted, names, name=name).named(names)
@@ -487,9 +478,11 @@ class RowStages:
         return rows
 
     def _one(self, stage: AnyStage) -> AnyStage:
-        """Return the stage of this key that somebody already has, or this one."""
-        known = self._stages.setdefault(stage.key, stage)
-        return known if isinstance(known, type(stage)) else stage
+        """Return the stage of this key that somebody already has, or this one.
+
+        Rows and values have no key in common: it is made of what the stage does as well.
+        """
+        return cast(AnyStage, self._stages.setdefault(stage.key, stage))
 
     def _publish(self, record: StageRecord) -> None:
         self._on_event({"kind": "stages", "stages": [asdict(record)]})

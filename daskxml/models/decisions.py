@@ -163,7 +163,7 @@ def learn_decisions(ids: Array, scores: Array, truth: Csr, bounds: Any, f1: Aver
     rows = _Ranked(ids, scores, find_hits(ids, truth), truth)
     _check(rows)
     before = {
-        "calibration_error": calibration_error(rows.ranked_scores, rows.ranked_hits),
+        "calibration_error": calibration_error(*rows.ranked[1:]),
         **f1_scores(np.where(scores > bounds, ids, -1), truth),
     }
     prior, after = _cross_validated(rows, PRIORS if f1 == "macro" else (math.inf,))
@@ -183,19 +183,10 @@ class _Ranked:
     truth: Csr
 
     @cached_property
-    def ranked_ids(self) -> Array:
-        """Ids of all rows in a line, without the missing ones; so are the other two."""
-        return self.ids[self.ids >= 0]
-
-    @cached_property
-    def ranked_scores(self) -> Array:
-        """Scores."""
-        return self.scores[self.ids >= 0].astype(np.float64)
-
-    @cached_property
-    def ranked_hits(self) -> Array:
-        """Hits."""
-        return self.hits[self.ids >= 0]
+    def ranked(self) -> tuple[Array, Array, Array]:
+        """Ids, scores and hits of all rows in a line, without the missing ones."""
+        is_there = self.ids >= 0
+        return self.ids[is_there], self.scores[is_there].astype(np.float64), self.hits[is_there]
 
     def rows(self, numbers: Array) -> _Ranked:
         """Return some of the rows."""
@@ -209,7 +200,8 @@ def _check(rows: _Ranked) -> None:
         raise InputError(f"{rows.truth.rows} held-out rows: give {FOLDS} or more, better thousands")
     if not rows.truth.nonzeros:
         raise InputError("no held-out row has a label: give rows with their true labels")
-    if not (rows.ranked_ids.size and np.isfinite(rows.ranked_scores).all()):
+    _, scores, _ = rows.ranked
+    if not (scores.size and np.isfinite(scores).all()):
         raise ModelError("the model's scores are not finite: train it again, at a lower rate")
     if not rows.hits.any():
         raise InputError(
@@ -220,7 +212,7 @@ def _check(rows: _Ranked) -> None:
 
 def _learn(rows: _Ranked) -> Decisions:
     """Learn the calibration and the global threshold."""
-    scores, hits = rows.ranked_scores, rows.ranked_hits
+    _, scores, hits = rows.ranked
     points, shares = fit_calibration(scores, hits)
     return Decisions(
         k=rows.ids.shape[1],
@@ -232,8 +224,8 @@ def _learn(rows: _Ranked) -> Decisions:
 
 def _with_thresholds(learned: Decisions, rows: _Ranked, prior: float) -> Decisions:
     """Add thresholds of labels; see `fit_label_thresholds`."""
-    pairs = rows.ranked_ids, rows.ranked_scores, rows.ranked_hits
-    found = fit_label_thresholds(*pairs, label_counts(rows.truth), learned.threshold, prior)
+    given = *rows.ranked, label_counts(rows.truth), learned.threshold, prior
+    found = fit_label_thresholds(*given)
     labels, thresholds = (tuple(array.tolist()) for array in found)
     return replace(learned, labels=labels, thresholds=thresholds)
 
@@ -252,7 +244,7 @@ def _cross_validated(rows: _Ranked, priors: tuple[float, ...]) -> tuple[float, d
             chosen[prior][out] = np.where(scores > bounds, ids, -1)
     found = {prior: f1_scores(chosen[prior], rows.truth) for prior in priors}
     best = max(priors, key=lambda prior: found[prior]["macro-F1"])
-    error = calibration_error(probabilities[rows.ids >= 0], rows.ranked_hits)
+    error = calibration_error(probabilities[rows.ids >= 0], rows.ranked[2])
     return best, {"calibration_error": error, **found[best]}
 
 

@@ -90,7 +90,7 @@ class CupyDevice:
         self._module = cupy.RawModule(code=cuda_source(), options=("--std=c++17",))
         self._module.compile()  # now, not in the first step
         self._kernels: dict[str, Any] = {}
-        self._is_hopper = cupy.cuda.Device().compute_capability == "90"
+        self.has_fused_kernels = cupy.cuda.Device().compute_capability == "90"
         workspace = self.empty(WORKSPACE_BYTES, "uint8")  # all products take turns
         self._blas_of = partial(Blas, cublas, runtime, workspace=workspace, exact=exact)
         self._blas = self._blas_of(stream=self._stream.ptr)
@@ -98,10 +98,6 @@ class CupyDevice:
         self._recorder, self._kept = 0, list[Any]()  # thread, and what its work uses
         few = self.empty((8, 8), "float32")
         self.gemm(few, few, few, 1.0, 0.0)  # cuBLAS loads its kernels now
-
-    @property
-    def has_fused_kernels(self) -> bool:
-        return self._is_hopper
 
     @property
     def is_recording(self) -> bool:

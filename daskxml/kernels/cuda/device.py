@@ -44,7 +44,15 @@ CAPTURING = Lock()  # whoever waits for a whole device takes it: that would end 
 
 
 class CudaDevice(Protocol):
-    """Memory and a queue of work, done in order; only ``download`` synchronizes."""
+    """Memory and a queue of work, done in order; only ``download`` synchronizes.
+
+    Attributes
+    ----------
+    has_fused_kernels
+        Whether the kernels of ``cuda_source(FUSED)`` run on it.
+    """
+
+    has_fused_kernels: bool
 
     def empty(self, shape: Shape, dtype: str) -> Array:
         """A new array, aligned to 64 bytes.
@@ -54,10 +62,6 @@ class CudaDevice(Protocol):
         MemoryError
             If the device does not have enough memory.
         """
-
-    @property
-    def has_fused_kernels(self) -> bool:
-        """Whether the kernels of ``cuda_source(FUSED)`` run on it."""
 
     def free_bytes(self) -> int:
         """How much can still be allocated."""
