@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from distributed import Future, get_worker
+from distributed.client import FutureCancelledError
 
 from daskxml.cluster.detached import KEEPERS, drop_model
 from daskxml.cluster.executor import HandleLost, RunFailed
@@ -277,10 +278,7 @@ class FitDriver(RunDriver):
                     event = await self.events.get()
             except TimeoutError:
                 if not self.data.rows.is_intact:
-                    raise ClusterError(
-                        "the run's tasks were cancelled, as client.restart() does; start it "
-                        f"again, or go on from its last {run.member} by --resume"
-                    ) from None
+                    raise FutureCancelledError(self.run, "its rows are gone") from None
             else:
                 await self._take(event, run, pool)
 

@@ -22,7 +22,7 @@ from daskxml.core.errors import ModelError
 from daskxml.core.files import check_folder, flush
 from daskxml.core.text import parse_json
 from daskxml.models.tensors import read_tensors, write_tensors
-from daskxml.records.row_schema import check_row
+from daskxml.records.row_schema import check_kinds, check_row
 
 FOLDER = "checkpoints"
 FORMAT_VERSION = "2"
@@ -269,11 +269,7 @@ def parse_session(metadata: Mapping[str, str]) -> dict[str, Any]:
         If there is none, or it is not what `Session.plain` returns.
     """
     session = parse_json(metadata["session"])
-    if not isinstance(session, dict):
-        raise ValueError("no JSON object")
-    for key, kind in (("strategy", dict), ("ledger", dict), ("history", list)):
-        if not isinstance(session[key], kind):
-            raise ValueError(f"{key} = {session[key]!r:.60}")
+    check_kinds(session, {"strategy": dict, "ledger": dict, "history": list})
     for row in session["history"]:
         check_row(row, complete=False)
-    return session
+    return dict(session)

@@ -41,22 +41,29 @@ def check_row(row: Any, *, complete: bool = True) -> None:
     Traceback (most recent call last):
     ValueError: megabatch = 'first'
     """
-    _check_kinds(row, _ROW, complete)
+    check_kinds(row, _ROW, complete)
     if row.get("megabatch", 1) < 1:
         raise ValueError(f"megabatch = {row['megabatch']}")
-    _check_kinds(row, {"loss": float, "training_loss": float}, complete=False)  # trees have none
-    _check_kinds(row.get("metrics", {}), dict.fromkeys(row.get("metrics", {}), float), complete)
+    check_kinds(row, {"loss": float, "training_loss": float}, complete=False)  # trees have none
+    check_kinds(row.get("metrics", {}), dict.fromkeys(row.get("metrics", {}), float), complete)
     for event in row.get("events", []):
-        _check_kinds(event, {"kind": str}, complete)
+        check_kinds(event, {"kind": str}, complete)
     for name, worker in row.get("workers", {}).items():
         try:
-            _check_kinds(worker, _WORKER, complete)
+            check_kinds(worker, _WORKER, complete)
             _check_leases(worker.get("leases", []), row.get("epoch", 0.0))
         except ValueError as error:
             raise ValueError(f"worker {name}: {error}") from None
 
 
-def _check_kinds(values: Any, kinds: Mapping[str, Any], complete: bool) -> None:
+def check_kinds(values: Any, kinds: Mapping[str, Any], complete: bool = True) -> None:
+    """Refuse what is no JSON object with values of these kinds; see `check_row`.
+
+    Raises
+    ------
+    ValueError
+        Naming the key and its value.
+    """
     if not isinstance(values, dict):
         raise ValueError("no JSON object")
     for key, kind in kinds.items():

@@ -21,7 +21,7 @@ from daskxml.models.store import HEADER_NAME
 from daskxml.records.audit import Audit, HistoryRow
 from daskxml.records.disagreements import Disagreement, Findings
 from daskxml.records.environment import read_starts
-from daskxml.records.row_schema import check_row
+from daskxml.records.row_schema import check_kinds, check_row
 from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE, read_history
 from daskxml.session.trace import Setup
 from daskxml.strategies.megabatch import Strategy
@@ -93,8 +93,6 @@ def verify(run: str | Path, data: Sequence[str] = ()) -> Verification:
     (2, 512, True)
     """
     directory = Path(run)
-    if not directory.is_dir():
-        raise ModelError(f"{directory}: no directory of a run")
     check_folder(directory)
     history = read_history(directory / HISTORY_FILE)
     config = load_run_config(directory / RUN_FILE)
@@ -228,8 +226,7 @@ def checked_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
     Traceback (most recent call last):
     ValueError: worker a: pieces = [0, '1']
     """
-    if type(row.get("pieces")) is not int:
-        raise ValueError(f"pieces = {row.get('pieces')!r:.60}")
+    check_kinds(row, {"pieces": int})
     for name, worker in row["workers"].items():
         pieces = worker.get("pieces")
         if not (isinstance(pieces, list) and all(type(piece) is int for piece in pieces)):

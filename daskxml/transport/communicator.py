@@ -109,8 +109,8 @@ class Communicator:
         self._rendezvous, self._mappings = Rendezvous(), MappingCache()
         # A thread for each program under way; starting one would hold up the event loop.
         self._threads = ThreadPoolExecutor(PROGRAMS, "daskxml-program")
-        self._endpoints: dict[CollectiveId, list[Endpoint]] = {}
-        self._ended: dict[CollectiveId, asyncio.Event] = {}
+        # Collectives under way: their endpoints here, and what is set at their end.
+        self._running: dict[CollectiveId, tuple[list[Endpoint], asyncio.Event]] = {}
         self._cache: dict[str, _CachedChannels] = {}  # by run
         self._lowest: dict[str, int] = {}  # by run: the lowest number that is not refused
         self._pending: dict[PendingConnection, None] = {}
@@ -163,8 +163,7 @@ class Communicator:
                 await endpoint.kept.close()
             raise
         finally:
-            del self._endpoints[collective]
-            self._ended.pop(collective).set()
+            self._running.pop(collective)[1].set()
             self._refuse_before(run, number + 1)
             self._mappings.purge()
 
@@ -173,7 +172,7 @@ class Communicator:
     ) -> list[Endpoint]:
         """Create a collective's endpoints, with the channels of the one that it follows."""
         collective, follows = group.id, group.follows
-        if self._is_stale(collective) or collective in self._endpoints:
+        if self._is_stale(collective) or collective in self._running:
             raise ClusterError(f"{collective} is over here: start a new one")
         if follows and collective.run not in self._cache:
             raise ClusterError(
@@ -193,7 +192,7 @@ class Communicator:
             keeps_channels=follows is not None,
         )
         endpoints = [Endpoint(shared, rank, cached.get(rank, NO_CHANNELS)) for rank in ranks]
-        self._endpoints[collective], self._ended[collective] = endpoints, asyncio.Event()
+        self._running[collective] = endpoints, asyncio.Event()
         return endpoints
 
     async def _wait_for_all(
@@ -202,7 +201,7 @@ class Communicator:
         """Wait for all; the first failure ends the others, and the most specific one is raised."""
         try:
             await asyncio.wait(jobs, return_when=asyncio.FIRST_EXCEPTION)
-            for job, endpoint in zip(jobs, self._endpoints[collective], strict=True):
+            for job, endpoint in zip(jobs, self._running[collective][0], strict=True):
                 if not job.done():
                     endpoint.abort(ConnectionAbortedError("this worker has failed elsewhere"))
         except asyncio.CancelledError:
@@ -278,7 +277,7 @@ class Communicator:
                 await channels.close()
 
     async def _wait_ended(self, matches: Callable[[CollectiveId], bool]) -> None:
-        for ended in [ended for key, ended in self._ended.items() if matches(key)]:
+        for ended in [ended for key, (_, ended) in self._running.items() if matches(key)]:
             await ended.wait()
 
     def _is_stale(self, collective: CollectiveId) -> bool:
@@ -291,7 +290,7 @@ class Communicator:
 
     def _dismiss(self, matches: Callable[[CollectiveId], bool]) -> None:
         """Abort collectives, and release the connections that wait for them."""
-        for key, endpoints in self._endpoints.items():
+        for key, (endpoints, _) in self._running.items():
             if matches(key):
                 for endpoint in endpoints:
                     endpoint.abort(ConnectionAbortedError("it was aborted"))

@@ -543,7 +543,7 @@ def test_a_bad_record_is_one_line(
 
 
 def test_what_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no directory of a run"):
+    with pytest.raises(ModelError, match="no history of a run here"):
         daskxml.verify(tmp_path / "nowhere")
     (tmp_path / "history.jsonl").write_text("{}\n")
     with pytest.raises(ConfigError, match="no such run file"):

@@ -15,7 +15,7 @@ from scipy.special import log_expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from daskxml.api.estimators.labels import LabelsError, LabelSet, read_labels
+from daskxml.api.estimators.labels import LabelsError, LabelSet, check_lengths, read_labels
 from daskxml.api.estimators.settings import measure, one_epoch, resolve_settings, sets
 from daskxml.api.in_process import train_here
 from daskxml.api.run import Matrices, Run
@@ -182,8 +182,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         DaskxmlError, ValueError
             With a message of one line: what is wrong, where, and what to do.
         """
-        known = None if model is None else _known_labels(model)
         start = None if model is None else _as_model(model)
+        known = None if start is None else _known_labels(model, start)
         return self._fit(X, y, known, start, eval_set, sample_weight)
 
     def partial_fit(
@@ -219,7 +219,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         is_first = one_epoch_of is None or start is None
         X = self._check_features(X, reset=is_first)
         given = read_labels(y)
-        _check_rows(X, given.indicator)
+        check_lengths(X.shape[0], given.indicator.shape[0])
         labels = given.labels if known is None else known.grown(given.labels)
         indicator = given.indicator if known is None else given.aligned(known)
         test = self._eval_rows(eval_set, labels)
@@ -243,7 +243,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
             return None
         X, y = pair_of(eval_set)
         X, indicator = self._check_features(X, reset=False), labels.encode(y)
-        _check_rows(X, indicator)
+        check_lengths(X.shape[0], indicator.shape[0])
         return Matrices(X, indicator[:, : len(labels.classes)])
 
     def _train(
@@ -317,7 +317,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
                 "CalibratedClassifierCV"
             )
         indicator = self.labels_.encode(y)
-        _check_rows(X, indicator)
+        check_lengths(X.shape[0], indicator.shape[0])
         known = indicator[:, : len(self.classes_)]  # no prediction hits the others
         self.model_ = self.model_.calibrate(X, known, k=k, f1=f1)
         return self
@@ -525,13 +525,6 @@ def _checked_weights(sample_weight: Any, rows: int) -> Any:
         raise LabelsError(f"sample_weight: {error}") from None
 
 
-def _check_rows(X: Any, indicator: Any) -> None:
-    if X.shape[0] != indicator.shape[0]:
-        raise LabelsError(
-            f"X has {X.shape[0]:,} rows, y has {indicator.shape[0]:,}: give each row its labels"
-        )
-
-
 def pair_of(eval_set: Any) -> tuple[Any, Any]:
     """Return the pair of rows and labels, which may be the only one of a list.
 
@@ -549,7 +542,7 @@ def pair_of(eval_set: Any) -> tuple[Any, Any]:
 def _read_estimator(path: Path, model: Model) -> tuple[dict[str, Any], LabelSet]:
     """Return parameters and labels; those of a model alone where no estimator was stored."""
     if not path.exists():
-        return {}, _known_labels(model)
+        return {}, _known_labels(model, model)
     try:
         stored = parse_json(path.read_text(encoding="utf-8"))
         classes = np.array(stored["classes"], np.dtype(stored["classes_dtype"]))
@@ -569,11 +562,10 @@ def _as_model(given: Any) -> Model:
     return given.model_
 
 
-def _known_labels(given: Any) -> LabelSet:
-    """Return the labels of what `as_model` takes."""
+def _known_labels(given: Any, model: Model) -> LabelSet:
+    """Return the labels of what `_as_model` takes, and of the model that it returns."""
     if hasattr(given, "labels_"):
         return given.labels_
-    model = _as_model(given)
     if model.header.label_names:
         return LabelSet("lists", np.array(model.header.label_names))
     return LabelSet("sparse", np.arange(model.spec.labels))

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from daskxml.api.collections import DaskRows, as_scipy, find_rows, lazy_blocks, row_blocks
 from daskxml.api.estimators.classifier import XMLClassifier, pair_of
-from daskxml.api.estimators.labels import LabelsError, LabelSet, read_labels
+from daskxml.api.estimators.labels import LabelsError, LabelSet, check_lengths, read_labels
 from daskxml.api.estimators.settings import DEFAULT_METRIC, ranked_sums, resolve_settings
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.formats import lists_again
@@ -192,9 +192,7 @@ def _label_blocks(y: Any, sizes: Sequence[int], name: str) -> list[Any]:
     if hasattr(y, "chunks"):
         if np.isnan(sum(y.chunks[0])):
             raise LabelsError(f"{name}: y has blocks of unknown sizes: call compute_chunk_sizes()")
-        if sum(y.chunks[0]) != sum(sizes):
-            found = f"X has {sum(sizes):,} rows, y has {sum(y.chunks[0]):,}"
-            raise LabelsError(f"{found}: give each row its labels")
+        check_lengths(sum(sizes), sum(y.chunks[0]))
         y = y.rechunk((tuple(sizes), *[-1] * (y.ndim - 1)))
     blocks = list(np.ravel(y.to_delayed()))
     if len(blocks) != len(sizes):

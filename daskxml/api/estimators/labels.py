@@ -153,6 +153,18 @@ class GivenLabels:
         return aligned
 
 
+def check_lengths(rows: int, labelled: int) -> None:
+    """Refuse labels of more or fewer rows than there are.
+
+    Raises
+    ------
+    LabelsError
+        With both numbers.
+    """
+    if rows != labelled:
+        raise LabelsError(f"X has {rows:,} rows, y has {labelled:,}: give each row its labels")
+
+
 def read_labels(y: Any, *, may_be_none: bool = False) -> GivenLabels:
     """Read labels in any form.
 

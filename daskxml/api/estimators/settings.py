@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from daskxml.api.estimators.labels import LabelSet
+from daskxml.api.estimators.labels import LabelSet, check_lengths
 from daskxml.config import DEFAULT_RUN_FILE, RunConfig, load_run_config
 from daskxml.config.sections import metric_rank
-from daskxml.core.errors import ConfigError, InputError
+from daskxml.core.errors import ConfigError
 from daskxml.data.rows import label_csr
 from daskxml.metrics import MetricSums, metric_sums, propensities
 from daskxml.models.kinds import TRAINED
@@ -74,8 +74,7 @@ def ranked_sums(estimator: Any, X: Any, y: Any, metric: str) -> MetricSums:
     k = metric_rank(metric)
     model, truth = estimator.model_, estimator.labels_.encode(y)
     ids, _ = model.predict_top_k(estimator.check_rows(X), min(k, model.spec.labels))
-    if truth.shape[0] != len(ids):
-        raise InputError(f"X has {len(ids):,} rows, y has {truth.shape[0]:,}")
+    check_lengths(len(ids), truth.shape[0])
     counts = np.zeros(truth.shape[1], np.int64)
     counts[: model.label_counts.size] = model.label_counts
     header = model.header
