@@ -50,13 +50,6 @@ class Series:
         points = np.asarray(self.points, dtype=np.float64).reshape(-1, 2)
         object.__setattr__(self, "points", points)
 
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Series)
-            and self.name == other.name
-            and np.array_equal(self.points, other.points, equal_nan=True)
-        )
-
     @functools.cached_property
     def finite(self) -> Floats:
         """The points that can be drawn."""

@@ -1,4 +1,4 @@
-"""Charts as Bokeh draws them, live: each is drawn again when it changes, and may be zoomed."""
+"""Charts as Bokeh draws them, live: each is drawn again as its run goes on, and may be zoomed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,6 @@ class LiveChart:
     """
 
     def __init__(self, chart: Chart, x_range: models.DataRange1d) -> None:
-        self._shown: Chart | None = None
         self.figure = _figure(chart.caption, chart.x_label, x_range=x_range, name=chart.name)
         self.figure.visible = False  # until there is a line to draw
         if chart.from_zero:
@@ -80,9 +79,6 @@ class LiveChart:
 
     def draw(self, chart: Chart) -> None:
         """Show the chart as it is now, once there is a line to draw."""
-        if chart == self._shown:
-            return
-        self._shown = chart
         is_line = any(len(line.finite) > 1 for line in chart.series)
         self.figure.visible = is_line and not chart.is_empty
         self.lines.tags = _packed(chart.series, colors(len(chart.series)))

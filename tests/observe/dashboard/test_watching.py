@@ -52,7 +52,7 @@ def test_two_runs_are_watched_at_once_and_stay_readable(client: Client, start: S
     def states(dask_scheduler: Scheduler) -> dict[str, tuple[str, int]]:
         plugin = dask_scheduler.plugins["daskxml-dashboard"]
         plugin.poll()
-        return {run: (it.state, len(it.course.points)) for run, it in plugin.series.items()}
+        return {run: (it.view.state, len(it.course.points)) for run, it in plugin.series.items()}
 
     ended = {run: ending for run, (ending, points) in client.run_on_scheduler(states).items()}
     assert ended == dict.fromkeys((first.name, second.name), "ended: enough")
