@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -53,16 +54,31 @@ def serve(options: Options) -> int:
 
 
 def _bounded(protocol: Any, within_s: float) -> Any:
-    """Return uvicorn's protocol of a connection, with headers in bounds of size and time."""
+    """Return uvicorn's protocol of a connection, with headers in bounds of size and time.
+
+    Connections whose request is not whole take half of the files that may be open at most: of more,
+    the one that has taken longest is cut off.
+    """
+    unfinished: dict[Any, None] = {}  # longest first
 
     class Bounded(protocol):
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self.await_headers()
 
+        def connection_lost(self, exc: Exception | None) -> None:
+            unfinished.pop(self, None)
+            super().connection_lost(exc)
+
         def await_headers(self) -> None:
             self.left_bytes = _HEADER_BYTES
             self.awaited = self.loop.call_later(within_s, self.transport.abort)
+            unfinished[self] = None
+            may_open, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if may_open != resource.RLIM_INFINITY and len(unfinished) > may_open // 2:
+                longest = next(iter(unfinished))
+                del unfinished[longest]
+                longest.transport.abort()
 
         def data_received(self, data: bytes) -> None:
             last = self.cycle  # None before the first request
@@ -80,6 +96,10 @@ def _bounded(protocol: Any, within_s: float) -> Any:
             if sum(len(name) + len(value) for name, value in self.headers) > _HEADER_BYTES:
                 raise ValueError("the headers came at once")  # uvicorn answers 400
             super().on_headers_complete()
+
+        def on_message_complete(self) -> None:
+            unfinished.pop(self, None)
+            super().on_message_complete()
 
     return Bounded
 

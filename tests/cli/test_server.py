@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import os
+import resource
 import signal
 import socket
 import threading
@@ -218,6 +219,25 @@ def test_headers_that_drip_have_a_time_limit(served: Served, sent: bytes) -> Non
                 connection.sendall(b"a: b\r\n")
         assert time.monotonic() - begun_s < 10  # the server's limit is one second
     assert b"200 OK" in answered or not sent
+
+
+def test_connections_that_drip_do_not_shut_the_door(tmp_path: Path) -> None:
+    heads = b"GET /health HTTP/1.1\r\na:", b"POST /predict HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"
+    with serving(model_of(0), tmp_path / "model") as served, contextlib.ExitStack() as stack:
+        resource.prlimit(served.command.pid, resource.RLIMIT_NOFILE, (256, 256))
+        connections = []
+        for number in range(400):
+            address = "127.0.0.1", served.port
+            connections.append(stack.enter_context(socket.create_connection(address, timeout=30)))
+            connections[-1].sendall(heads[number % 2])
+        begun_s = time.monotonic()
+        assert served.ask("/health")[0] == 200
+        assert time.monotonic() - begun_s < 10  # the time limit of a request is thirty seconds
+        with contextlib.suppress(ConnectionResetError):  # the first is cut off, the last is not
+            assert connections[0].recv(1) == b""
+        connections[-1].settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            connections[-1].recv(1)
 
 
 @pytest.mark.parametrize("end", [b"", b"\r\n\r\n"])

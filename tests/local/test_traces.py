@@ -48,16 +48,6 @@ def make_config(strategy, data):
     return resolve_run(values, data["train"], data["test"], ())
 
 
-@pytest.fixture(params=STRATEGIES)
-def config(request, data):
-    return make_config(request.param, data)
-
-
-@pytest.fixture(params=WITH_POOL)
-def pool_config(request, data):
-    return make_config(request.param, data)
-
-
 def simulation(config, workers):
     config, rows, names = load_rows(config, len(workers))
     devices = Devices(cost=v100_cost(rows.model_spec(config)))
@@ -78,46 +68,34 @@ def as_the_driver_builds_it(config):
     return driver._new_session()
 
 
-def check_commands(recorded, session):
+def check_commands(trace, pool_threads, session, history):
+    recorded = list(trace)
     assert len(recorded) > 10
+    assert recorded[0][1][0]["1"].pool_threads == pool_threads
     for method, arguments, commands in recorded:
         assert getattr(Session, method)(session, *arguments) == commands
+    assert session.history == history
 
 
-def test_the_results_of_a_cluster_give_the_same_commands(client, config, trace):
-    run = daskxml.train(config, client=client)
-    recorded = list(trace)
-    session = as_the_simulator_builds_it(config)
-    check_commands(recorded, session)
-    assert session.history == run.history
+@pytest.mark.parametrize(
+    ("name", "cluster"),
+    [(name, "client") for name in STRATEGIES] + [(name, "mixed_client") for name in WITH_POOL],
+)
+def test_the_results_of_a_cluster_give_the_same_commands(name, cluster, data, trace, request):
+    config = make_config(name, data)
+    run = daskxml.train(config, client=request.getfixturevalue(cluster))
+    pool_threads = 1 if cluster == "mixed_client" else 0
+    check_commands(trace, pool_threads, as_the_simulator_builds_it(config), run.history)
 
 
-def test_the_results_of_the_simulator_give_the_same_commands(config, costs, trace):
-    changes = [Loss(0.05, "1"), Arrival(0.08, "2")]
-    run = simulate(config, [1, 0.6], **costs, changes=changes)
-    recorded = list(trace)
-    session = as_the_driver_builds_it(config)
-    check_commands(recorded, session)
-    assert session.history == run.history
-
-
-def test_a_pool_on_a_cluster_gives_the_same_commands(mixed_client, pool_config, trace):
-    run = daskxml.train(pool_config, client=mixed_client)
-    recorded = list(trace)
-    assert recorded[0][1][0]["1"].pool_threads == 1
-    session = as_the_simulator_builds_it(pool_config)
-    check_commands(recorded, session)
-    assert session.history == run.history
-
-
-def test_a_pool_in_the_simulator_gives_the_same_commands(pool_config, costs, trace):
-    changes, pools = [Loss(0.05, "1"), Arrival(0.08, "2")], {"1": 4, "2": 2}
-    run = simulate(pool_config, [1, 0.6], **costs, changes=changes, pools=pools)
-    recorded = list(trace)
-    assert recorded[0][1][0]["1"].pool_threads == 4
-    session = as_the_driver_builds_it(pool_config)
-    check_commands(recorded, session)
-    assert session.history == run.history
+@pytest.mark.parametrize(
+    ("name", "pools"),
+    [(name, {}) for name in STRATEGIES] + [(name, {"1": 4, "2": 2}) for name in WITH_POOL],
+)
+def test_the_results_of_the_simulator_give_the_same_commands(name, pools, data, costs, trace):
+    config, changes = make_config(name, data), [Loss(0.05, "1"), Arrival(0.08, "2")]
+    run = simulate(config, [1, 0.6], **costs, changes=changes, pools=pools)
+    check_commands(trace, pools.get("1", 0), as_the_driver_builds_it(config), run.history)
 
 
 def test_histories_have_the_same_fields(client, data, values, costs, tmp_path):
