@@ -66,7 +66,8 @@ def test_every_strategy_accounts_for_every_row(
     assert not [event for event in events if event["kind"] == "warning"]
     assert all(row["metrics"]["rows"] == 200 for row in run.history)
     assert run.metrics["P@1"] > 0.15
-    assert all(worker["busy_s"] > 0 for worker in run.history[-1]["workers"].values())
+    work = [row["workers"].items() for row in run.history]  # one may come late to a mega-batch
+    assert {name for each in work for name, own in each if own["busy_s"] > 0} == {*dict(work[-1])}
     if residency == "replicate":
         check_ledger(run.history, 1500)
     if strategy in JOINT:
