@@ -73,7 +73,6 @@ def test_values_of_a_file_reach_their_sections(tmp_path):
 @pytest.mark.parametrize(
     ("section", "key", "value", "expected"),
     [
-        ("training", "megabatchs", 3, "unknown key 'megabatchs', did you mean 'megabatches'?"),
         ("training", "megabatches", -1, "megabatches = -1: must be at least 0"),
         ("training", "megabatches", 1.5, "megabatches = 1.5: must be an integer"),
         ("training", "epochs", "many", "epochs = 'many': must be a number"),
@@ -98,7 +97,6 @@ def test_values_of_a_file_reach_their_sections(tmp_path):
         ("strategy", "name", "adaptive-sdg", "no such strategy, did you mean 'adaptive-sgd'?"),
         ("strategy", "learning_rate", 3, "unknown key 'learning_rate', did you mean 'lr'?"),
         ("strategy", "batch_mx", 3, "unknown key 'batch_mx', did you mean 'batch_max'?"),
-        ("strategy", "lr", -1.0, "lr = -1.0"),
         ("model", "output", "x", "unknown key 'output'; removed: output layers are no longer"),
         ("strategy", "output", 1, "unknown key 'output'; valid for 'adaptive-sgd' are name, lr"),
         ("strategy", "scale_every", "auto", "must be an integer; removed: give it as a number; ru"),
@@ -107,7 +105,6 @@ def test_values_of_a_file_reach_their_sections(tmp_path):
         ("dashboard", "control", True, "is not a section; removed: a run is ended by `daskxml sto"),
         ("sampling", "shortlist", 9, "unknown key 'shortlist'; removed: negatives by chance are"),
         ("sampling", "model", "run", "unknown key 'model'; removed: negatives by chance are as go"),
-        ("optimizer", "name", 3, "name = 3: must be one of 'sgd', 'momentum'"),
     ],
 )
 def test_refusals_name_place_and_value(section, key, value, expected):
