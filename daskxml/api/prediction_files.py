@@ -15,8 +15,8 @@ Rows count from 0. Labels are names where the model has them, else ids.
 
 from __future__ import annotations
 
-import codecs
 import csv
+import io
 import json
 import sys
 from collections.abc import Iterable, Iterator
@@ -139,11 +139,13 @@ def _write_npz(file: IO[bytes], model: Model, blocks: Iterable[Block]) -> None:
 
 
 def _write_csv(file: IO[bytes], model: Model, blocks: Iterable[Block]) -> None:
-    writer = csv.writer(codecs.getwriter("utf-8")(file), lineterminator="\n")
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["row", "label", "score"])
     for number, labels, scores in _rows(model, blocks):
         pairs = zip(labels, scores, strict=True)
         writer.writerows([number, label, f"{score:.9g}"] for label, score in pairs)
+    text.detach()  # which writes the rest, and leaves the file open
 
 
 def _write_json(file: IO[bytes], model: Model, blocks: Iterable[Block]) -> None:
