@@ -71,7 +71,7 @@ LAWFUL = {
     "no worker came within": {"kill": 1, "kill all": 1, "suspend": 1},
     "no worker has some of the labels": {"kill": 2, "kill all": 1},
     "no worker is there to write": {"kill": 1, "kill all": 1, "suspend": 1},
-    "workers do not see": {"interrupt": 2},  # the directory, which its user removes meanwhile
+    "choose a folder that they share": {"interrupt": 2},  # the directory, which its user removes
     "before its first tree was complete": {"stop": 1, "interrupt": 1, "client": 1},
     "stopped before the first mega-batch": {"stop": 1},
     "the scheduler does not answer any more": {"scheduler": 1},
