@@ -413,13 +413,13 @@ class RunFollower:
             self.call("daskxml_stop", reason=STOP.value)
 
     def _begin(self, history: list[Any]) -> None:
-        """Begin with the history of a resumed run, whose checkpoint the workers have read now.
+        """Begin with the history of the checkpoint that the workers have read.
 
-        Whoever writes its directory knows the history, and returns the directory to it.
+        They may have found a later one than was there when this process looked: a worker of the run
+        before had still been writing it.
         """
-        if self.place.path is None:
-            self.history = _with_lists(history)
-        elif self.place.checkpoint is not None and self.config is not None:
+        self.history = _with_lists(history)
+        if self.place.checkpoint is not None and self.config is not None:
             self.place.begin(self.config)
             self.place.rewrite(self.history)
 

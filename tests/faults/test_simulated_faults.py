@@ -305,6 +305,14 @@ MENDED: dict[str, Case] = {
             fault("interrupt", "store_local", at=37, lag=4),
         ),
     ),
+    "a tree that is still being stored when its run is resumed has no row": Case(
+        2507113, "label-trees", False, True, workers=1, epochs=3, checkpoint_every=1, machines=2,
+        slots=2, transport="tls", follows=True,
+        faults=(
+            fault("slow disk", "remove 00", at=52, lasts_s=6.79, lag=1),
+            fault("client", "remove 00", at=52, lasts_s=0.572, lag=8),
+        ),
+    ),
     "a directory with a checkpoint under way is removed": replace(
         users(
             fault("slow disk", "open 00", lasts_s=0.3),
