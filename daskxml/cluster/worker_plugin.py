@@ -69,6 +69,15 @@ class LeaseQueue:
             self._taken += 1
             return self._leases.pop(self._taken - 1)
 
+    def report(self, message: dict[str, Any]) -> None:
+        """Report a lease, unless the run is over here: its next session has leases of that number.
+
+        So all reports are sent before the answer to whoever removes the queue.
+        """
+        with self.changed:
+            if not self.is_closed:
+                get_worker().log_event(TOPIC, message)
+
     def close(self) -> None:
         """End what waits for leases, and close the worker with its shared model."""
         with self.changed:

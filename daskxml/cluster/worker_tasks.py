@@ -11,7 +11,7 @@ from typing import Any
 from distributed import get_worker, secede
 
 from daskxml.cluster.worker_group import Created
-from daskxml.cluster.worker_plugin import TOPIC, LeaseQueue, queue_of, run_worker, worker_plugin
+from daskxml.cluster.worker_plugin import LeaseQueue, queue_of, run_worker, worker_plugin
 from daskxml.core.arrays import Array, Partition
 from daskxml.core.errors import ClusterError
 from daskxml.core.work_stats import WorkStats, sum_stats
@@ -180,7 +180,7 @@ def execute_leases(run: str, process: str) -> None:
         queue.worker.commit(generation)
         work = sum_stats(queue.worker.lease(some, lr, rows) for some, lr in command.rated)
         message = {"run": run, "lease": command.number, "squared_norm": quick_norm(queue.worker)}
-        get_worker().log_event(TOPIC, message | {"work": asdict(work)})
+        queue.report(message | {"work": asdict(work)})
 
 
 def bring_lease(run: str, lease: bytes, spans: FetchedKeys, fetched: Sequence[Partition]) -> None:

@@ -454,6 +454,11 @@ MENDED: dict[str, Case] = {
         frozen("daskxml_merge", 0.95, lag=2), fault("slow here", "message", lasts_s=3.1),
         follows=True,
     ),
+    "a lease of a session that is over counts in the next one": by_quorum(
+        2512997, "elastic", 2, 2, 2,
+        replace(fault("kill here", "evaluate_pieces", at=128, returns_s=-1.0), same_address=False),
+        machines=2, transport="tcp", follows=True, grace=0.01,
+    ),
     "a late worker's change is dropped": by_quorum(
         1043, "static", 3, 2, 1,
         frozen("evaluate_pieces", 0.74, lag=1), frozen("evaluate_pieces", 2.65),
