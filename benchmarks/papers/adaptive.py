@@ -15,18 +15,23 @@ TOML file names it:
     runs do not train on. The test rows have no part in it.
 ``by-workers``  Accuracy on one, two and four workers (figures 6 and 7), or Adaptive SGD's alone,
     over time and mega-batches (figure 8). SLIDE has a worker of its own, a CPU, and is drawn beside
-    each number of the others. Learning rates are those chosen at four workers.
-``variants``  Adaptive SGD with one setting varied (figures 9 to 11).
+    each number of the others. Learning rates are those chosen at four workers. The target is 90 %
+    of the best mean on the set; others stand beside Elastic SGD on as many workers.
+``variants``  Adaptive SGD with one setting varied (figures 9 to 11). The target is 95 % of the best
+    mean of the panel; others stand beside its first.
 ``batch-times``  How long unequal workers take for identical batches (figure 1): one epoch, in the
     order of the files' shuffled rows. The spread of the paper's four V100, 32 %, is put in; what is
     measured is the other source of unequal times: batches of equally many rows differ in non-zeros.
 ``batch-sizes``  Batch sizes, and how many merges are perturbed (figure 12). The CSV file has all
     that decided weights and sizes, so that both can be computed again from it.
-``algorithms``  All algorithms at equal simulated time on four unequal workers, over several seeds:
-    means, with half the 95 % interval of the mean (Student's t). P@1 and P@5 are of the evaluation
-    with the best P@1 within the time; the target is 95 % of the best mean on the set. ``times
-    Elastic`` is the mean of the seeds' ratios of times to the target, each beside Elastic SGD of
-    the same seed, where both get there. In ``pairs`` both have one rate, the lower of theirs.
+``algorithms``  All algorithms at equal simulated time on four unequal workers, beside Elastic SGD;
+    the target is 95 % of the best mean on the set. In ``pairs`` both have one rate, the lower of
+    theirs.
+
+Curves and numbers of these three are means over seeds, "+-" half the 95 % interval of the mean
+(Student's t). P@1 and P@5 are of the evaluation with the best P@1 within the time; seconds and
+mega-batches to the target are of the seeds that reach it (``reached by``). Seeds are paired: see
+`compare`.
 """
 
 from __future__ import annotations
@@ -35,7 +40,9 @@ import functools
 import itertools
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -55,11 +62,10 @@ from drawing import (
     best,
     draw,
     idle_share,
-    interval,
     points,
     reaching,
+    spread,
     table_lines,
-    time_to,
     write_csv,
 )
 from study import (
@@ -201,10 +207,66 @@ def chosen_lr(data: str, algorithm: str) -> float:
         ) from None
 
 
-COMPARED = ("adaptive-sgd", "elastic", "crossbow", "mirrored", "slide")
 COUNTS = (1, 2, 4)
 NEAR = 0.9
-LABELS = {"time_s": "simulated seconds", "megabatch": "mega-batches"}
+Runs = Mapping[Job, Sequence[History]]  # of every seed, by the job with seed 0
+
+
+def simulated(jobs: Sequence[Job], figure: Figure) -> Runs:
+    """Simulate every job with each seed of the figure."""
+    seeds = {
+        job: [replace(job, seed=seed) for seed in range(figure.given["seeds"])] for job in jobs
+    }
+    found = run_all(list(itertools.chain(*seeds.values())), figure.folder)
+    return {job: [found[each] for each in own] for job, own in seeds.items()}
+
+
+def mean_points(runs: Sequence[History]) -> list[dict[str, float]]:
+    """Return the means over the seeds of `drawing.points`, as far as all of them go."""
+    return [
+        {key: round(fmean(point[key] for point in found), 5) for key in found[0]}
+        for found in zip(*map(points, runs), strict=False)
+    ]
+
+
+def compare(
+    runs: Runs, beside: Mapping[Job, Job], near: float = NEAR_BEST
+) -> dict[Job, dict[str, Any]]:
+    """Return the numbers of each job of one set; the target is a share of the best mean.
+
+    ``beside`` names the job that another stands beside, if there is one: ``above`` is the mean
+    of the seeds' differences of P@1 to it, ``times`` of the ratios of their times to the target.
+    """
+    target = near * max(fmean(map(best, own)) for own in runs.values())
+    reached = {job: [reaching(history, target) for history in own] for job, own in runs.items()}
+    table = {}
+    for job, own in runs.items():
+        other = beside.get(job)
+        found = [point for point in reached[job] if point]
+        above = [best(a) - best(b) for a, b in zip(own, runs.get(other, ()), strict=False)]
+        both = zip(reached[job], reached.get(other, ()), strict=False)
+        times = [a["time_s"] / b["time_s"] for a, b in both if a and b]
+        row = {"lr": job.lr, "seeds": len(own), "target": round(target, 4)}
+        row |= spread("P@1", [best(history) for history in own], 4)
+        row |= spread("above", above, 4)
+        row |= {"P@5": round(fmean(at_best(history)["P@5"] for history in own), 4)}
+        row |= {"reached by": len(found)}
+        row |= spread("seconds", [point["time_s"] for point in found], 2)
+        row |= spread("mega-batches", [point["megabatch"] for point in found], 1)
+        row |= {"pairs": len(times), **spread("times", times, 4)}
+        row |= {"idle": round(fmean(map(idle_share, own)), 4)}
+        perturbed = (fmean(row["perturbed"] for row in history) for history in own)
+        row |= {"perturbed": round(fmean(perturbed), 4)}
+        table[job] = row
+    return table
+
+
+def by_set(runs: Runs) -> dict[str, Runs]:
+    """Return the jobs of each set."""
+    return {
+        data: {job: own for job, own in runs.items() if job.data == data}
+        for data in dict.fromkeys(job.data for job in runs)
+    }
 
 
 def overall_jobs(sets: Sequence[str], algorithms: Sequence[str]) -> list[Job]:
@@ -216,55 +278,30 @@ def overall_jobs(sets: Sequence[str], algorithms: Sequence[str]) -> list[Job]:
     ]  # fmt: skip
 
 
-def curve_rows(histories: Mapping[Job, History]) -> list[dict[str, Any]]:
+def curve_rows(runs: Runs) -> list[dict[str, Any]]:
     """Return every point of every curve as a row."""
     return [
         {
             "data": job.data, "algorithm": job.algorithm, "workers": job.workers, "lr": job.lr,
             **point,
         }
-        for job, history in histories.items() for point in points(history)
+        for job, own in runs.items() for point in mean_points(own)
     ]  # fmt: skip
-
-
-def reached(histories: Mapping[Job, History], what: str) -> list[dict[str, Any]]:
-    """Return a row for each set and number of workers: best P@1, and what 90 % of the set's took.
-
-    Parameters
-    ----------
-    what
-        A key of `curves.points`: of time, or of mega-batches.
-    """
-    tops = {job.data: max(best(histories[j]) for j in histories if j.data == job.data)
-            for job in histories}  # fmt: skip
-    names = [name for name in COMPARED if any(job.algorithm == name for job in histories)]
-    rows = []
-    for data, top in tops.items():
-        for count in COUNTS:
-            row = {"set": DATA[data].title, "target": NEAR * top, "workers": count}
-            for job in sorted(histories, key=lambda job: names.index(job.algorithm)):
-                if job.data == data and job.workers == count:
-                    point = reaching(histories[job], NEAR * top)
-                    spent = f"{point[what]:.{0 if what == 'megabatch' else 1}f}" if point else "-"
-                    title = ALGORITHMS[job.algorithm].title
-                    row[title] = f"{best(histories[job]):.3f}, {spent}"
-            rows.append(
-                {**row, **{ALGORITHMS[n].title: row.get(ALGORITHMS[n].title) for n in names}}
-            )
-    return rows
 
 
 def by_workers(figure: Figure) -> None:
     """Make figure 6 or 7, or figure 8 (``x`` has both axes)."""
     sets, axes_of = figure.sets, figure.given["x"]
-    histories = run_all(overall_jobs(sets, figure.given["algorithms"]), figure.folder)
-    lines: list[str] = []
-    for x in axes_of:
-        if len(axes_of) > 1:
-            lines += [f"P@1, and {LABELS[x]} to the target:", ""]
-        lines += [*table_lines(reached(histories, x)), ""]
-    rows = curve_rows(histories)
-    figure.write(rows, lines[:-1])
+    runs = simulated(overall_jobs(sets, figure.given["algorithms"]), figure)
+    numbers = []
+    for data, own in by_set(runs).items():
+        elastic = {job.workers: job for job in own if job.algorithm == "elastic"}
+        beside = {job: elastic[job.workers] for job in own.keys() - elastic.values() if elastic}
+        for job, row in compare(own, beside, NEAR).items():
+            title = ALGORITHMS[job.algorithm].title
+            numbers.append({"data": data, "workers": job.workers, "algorithm": title, **row})
+    rows = curve_rows(runs)
+    figure.write(rows, table_lines(sorted(numbers, key=lambda row: (row["data"], row["workers"]))))
     axes = [(x, "P@1") for x in axes_of]
     if len(axes) == 1:  # SLIDE beside each number of workers
         rows += [{**r, "workers": n} for r in rows if r["algorithm"] == "slide" for n in (2, 4)]
@@ -315,41 +352,29 @@ def variants(figure: Figure) -> None:
     """Simulate, and write a CSV file and a drawing with panels by title and ``x``."""
     panels = panels_of(figure)
     jobs = [job for sets in panels.values() for runs in sets.values() for job in runs.values()]
-    histories = run_all(jobs, figure.folder)
-    rows = _table(panels, histories)
-    figure.write(rows, table_lines(_summary(panels, histories)))
+    runs = simulated(jobs, figure)
+    rows = _table(panels, runs)
+    numbers = []
+    for title, sets in panels.items():
+        for data, own in sets.items():
+            first, *others = own.values()
+            beside = dict.fromkeys(others, first)
+            found = compare({job: runs[job] for job in own.values()}, beside)
+            numbers += [
+                {"panel": title, "data": data, "variant": label, **found[job]}
+                for label, job in own.items()
+            ]
+    figure.write(rows, table_lines(numbers))
     axes = [(x, "P@1") for x in figure.given.get("x", ["time_s"])]
     draw(figure.name, rows, axes, line="variant", across="data", down="panel")
 
 
-def _summary(panels: Panels, histories: Mapping[Job, History]) -> list[dict[str, Any]]:
-    """Return a row for each curve; the target is 95 % of the best of its panel."""
-    rows = []
-    for title, sets in panels.items():
-        for data, jobs in sets.items():
-            runs = {label: histories[job] for label, job in jobs.items()}
-            target = NEAR_BEST * max(map(best, runs.values()))
-            for label, history in runs.items():
-                point = reaching(history, target) or {"time_s": None, "epoch": None}
-                rows.append({
-                    "set": DATA[data].title, "panel": title, "variant": label,
-                    "best P@1": best(history), "target": target,
-                    "seconds to target": point["time_s"], "epochs to target": point["epoch"],
-                    "rows": history[-1]["rows"], "merges": len(history),
-                    "perturbed": sum(row["perturbed"] for row in history),
-                })  # fmt: skip
-    return rows
-
-
-def _table(panels: Panels, histories: Mapping[Job, History]) -> list[dict[str, Any]]:
-    """Return every point of every curve, with the merges perturbed so far."""
+def _table(panels: Panels, runs: Runs) -> list[dict[str, Any]]:
+    """Return every point of every curve."""
     return [
-        {
-            "data": data, "panel": title, "variant": label, "lr": job.lr, **point,
-            "perturbed_merges": sum(r["perturbed"] for r in histories[job][: point["megabatch"]]),
-        }
+        {"data": data, "panel": title, "variant": label, "lr": job.lr, **point}
         for title, sets in panels.items() for data, jobs in sets.items()
-        for label, job in jobs.items() for point in points(histories[job])
+        for label, job in jobs.items() for point in mean_points(runs[job])
     ]  # fmt: skip
 
 
@@ -388,29 +413,12 @@ def times_of(data: str, times: np.ndarray, nonzeros: np.ndarray) -> list[dict[st
     ]  # fmt: skip
 
 
-def times_summary(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for each set: both sources of unequal times."""
-    return [
-        {
-            "set": DATA[row["data"]].title, "rows in a batch": DATA[row["data"]].batch_max,
-            "epoch of the slowest, longer by": max(
-                r["longer_than_fastest"] for r in table if r["data"] == row["data"]
-            ),
-            "non-zeros of a batch over their mean, p5": row["nonzeros_p5"],
-            "p95": row["nonzeros_p95"],
-            "a batch at speed 1 in ms, p5": 1e3 * row["batch_s_p5"],
-            "p95 in ms": 1e3 * row["batch_s_p95"],
-        }
-        for row in table if row["speed"] == SPEEDS[0]
-    ]  # fmt: skip
-
-
 def batch_times_figure(figure: Figure) -> None:
     """Make figure 1."""
     table = [
         row for data in figure.sets for row in times_of(data, *batch_times(data, figure.folder))
     ]
-    figure.write(table, table_lines(times_summary(table)))
+    figure.write(table, table_lines(table))
     shown = [
         {**row, "percentile": edge, "seconds of a batch": row[f"batch_s_p{edge}"]}
         for row in table for edge in EDGES
@@ -469,36 +477,6 @@ def batch_sizes(figure: Figure) -> None:
     draw(figure.name, shown, axes, line="worker", across="rules", down="data")
 
 
-def make_table(histories: Mapping[Job, History]) -> list[dict[str, Any]]:
-    """Return a row for each set and algorithm, means over the seeds; targets are of the best."""
-    rows, rates = [], {(job.data, job.algorithm): job.lr for job in histories}
-    for data in dict.fromkeys(data for data, _ in rates):
-        runs = {
-            name: {j.seed: h for j, h in histories.items() if (j.data, j.algorithm) == (data, name)}
-            for where, name in rates if where == data
-        }  # fmt: skip
-        means = {name: interval([best(h) for h in by.values()]) for name, by in runs.items()}
-        target = NEAR_BEST * max(mean for mean, _ in means.values())
-        times = {n: {s: time_to(h, target) for s, h in by.items()} for n, by in runs.items()}
-        for name, by in runs.items():
-            reached = [t for t in times[name].values() if t is not None]
-            ratios = [
-                t / other for seed, t in times[name].items()
-                if t and (other := times.get("elastic", {}).get(seed))
-            ]  # fmt: skip
-            seconds, ratio = (interval(v) if v else (None, None) for v in (reached, ratios))
-            rows.append({
-                "data": data, "algorithm": name, "lr": rates[data, name], "seeds": len(by),
-                "target": round(target, 4), "P@1": round(means[name][0], 4),
-                "P@1 +-": round(means[name][1], 4),
-                "P@5": round(interval([at_best(h)["P@5"] for h in by.values()])[0], 4),
-                "reached by": len(reached), "seconds": seconds[0], "seconds +-": seconds[1],
-                "times Elastic": ratio[0], "times Elastic +-": ratio[1], "pairs": len(ratios),
-                "idle": round(interval([idle_share(h) for h in by.values()])[0], 4),
-            })  # fmt: skip
-    return rows
-
-
 def algorithms(figure: Figure) -> None:
     """Make the table of all algorithms."""
     names = figure.algorithms or figure.given.get("algorithms") or list(ALGORITHMS)
@@ -506,16 +484,16 @@ def algorithms(figure: Figure) -> None:
              for data in figure.sets for name in names if (data, name) in chosen()}  # fmt: skip
     if figure.given.get("rate") == "lowest":  # one for all on a set
         rates = {key: min(lr for (data, _), lr in rates.items() if data == key[0]) for key in rates}
-    jobs = [
-        Job(data=data, algorithm=name, lr=lr, seed=seed)
-        for (data, name), lr in rates.items() for seed in range(figure.given["seeds"])
-    ]  # fmt: skip
-    table = make_table(run_all(jobs, figure.folder))
+    jobs = [Job(data=data, algorithm=name, lr=lr) for (data, name), lr in rates.items()]
+    table: list[dict[str, Any]] = []
     lines: list[str] = []
-    for data in figure.sets:
-        mine = [row for row in table if row["data"] == data]
+    for data, runs in by_set(simulated(jobs, figure)).items():
+        elastic = [job for job in runs if job.algorithm == "elastic"]
+        found = compare(runs, {job: other for other in elastic for job in runs if job != other})
+        mine = [{"algorithm": job.algorithm, **row} for job, row in found.items()]
         lines += [f"### {data}: {DATA[data].train_s:g} simulated seconds", ""]
-        lines += [*table_lines([{k: v for k, v in r.items() if k != "data"} for r in mine]), ""]
+        lines += [*table_lines(mine), ""]
+        table += [{"data": data, **row} for row in mine]
     figure.write(table, lines[:-1])
 
 

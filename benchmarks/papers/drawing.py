@@ -82,12 +82,6 @@ def reaching(history: History, target: float) -> dict[str, float] | None:
     return next((point for point in points(history) if point["P@1"] >= target), None)
 
 
-def time_to(history: History, target: float) -> float | None:
-    """Return the simulated seconds until P@1 was at least the target, None if it never was."""
-    point = reaching(history, target)
-    return point["time_s"] if point else None
-
-
 def idle_share(history: History) -> float:
     """Return the share of the workers' time in training that they waited."""
     workers = [worker for row in history for worker in row["workers"].values()]
@@ -108,29 +102,39 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def table_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return rows with the same keys as a Markdown table; numbers to the right, None is "-".
 
+    A column ``NAME +-`` stands in the cells of ``NAME``.
+
     Examples
     --------
     >>> print("\\n".join(table_lines([{"set": "bibtex", "P@1": 0.61234, "rows": 1200}])))
     | set | P@1 | rows |
     |---|---:|---:|
     | bibtex | 0.612 | 1,200 |
+    >>> table_lines([{"times": 1.05, "times +-": 0.25}])[2]
+    '| 1.05 +- 0.250 |'
     """
+    names = [name for name in rows[0] if not name.endswith(" +-")]
     numeric = [
-        all(row[key] is None or isinstance(row[key], int | float) for row in rows)
-        for key in rows[0]
+        all(row[name] is None or isinstance(row[name], int | float) for row in rows)
+        for name in names
     ]  # fmt: skip
     return [
-        f"| {' | '.join(rows[0])} |",
+        f"| {' | '.join(names)} |",
         f"|{'|'.join('---:' if is_number else '---' for is_number in numeric)}|",
-        *(f"| {' | '.join(_cell(row[key]) for key in rows[0])} |" for row in rows),
+        *(f"| {' | '.join(_cell(row, name) for name in names)} |" for row in rows),
     ]
 
 
-def _cell(value: Any) -> str:
+def _cell(row: Mapping[str, Any], name: str) -> str:
+    half = row.get(f"{name} +-")
+    return _number(row[name]) + ("" if half is None else f" +- {_number(half)}")
+
+
+def _number(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
-        return f"{value:.3f}" if abs(value) < 1.0 else f"{value:.1f}"
+        return f"{value:.{3 if abs(value) < 1.0 else 2 if abs(value) < 10.0 else 1}f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
@@ -261,3 +265,16 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
         return mean, 0.0
     deviation = (sum((value - mean) ** 2 for value in values) / (n - 1)) ** 0.5
     return mean, float(stats.t.ppf(0.975, n - 1)) * deviation / n**0.5
+
+
+def spread(name: str, values: Sequence[float], digits: int) -> dict[str, float | None]:
+    """Return the mean under a name, with half its 95 % interval; None where there is no value.
+
+    Examples
+    --------
+    >>> spread("P@1", [1.0, 2.0, 3.0], 1), spread("P@1", [], 1)
+    ({'P@1': 2.0, 'P@1 +-': 2.5}, {'P@1': None, 'P@1 +-': None})
+    """
+    mean, half = interval(values) if values else (None, None)
+    found = {name: mean, f"{name} +-": half}
+    return {key: value if value is None else round(value, digits) for key, value in found.items()}

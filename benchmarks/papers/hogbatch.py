@@ -17,8 +17,10 @@ has the rate ``lr``, be it of one row or of 8,192, as in the code that the autho
 (github.com/YMA33/CPU-GPU-SGD at e19bbd1, where both kinds of worker step by ``N_0`` times the mean
 gradient): ``scaling = "none"`` of the strategies.
 
-Sets are in ``hogbatch.toml``; figures share the runs of the whole grid. ``loss`` (figures 5 and 6):
-normalised training loss, for both rules. ``use`` (figure 7): a pool is used while it works; of the
+Sets are in ``hogbatch.toml``; figures share the runs of the whole grid, of one seed. ``loss``
+(figures 5 and 6): normalised training loss, for both rules, with the rates chosen: means over
+``seeds``, "+-" half the 95 % interval of the mean; ``beside mini-batch`` is the mean of the seeds'
+ratios of lowest losses. ``use`` (figure 7): a pool is used while it works; of the
 GPU's time only the arithmetic counts, not a batch's fixed cost, so that small batches use it less.
 ``shares`` (figure 8): the updates of both.
 """
@@ -29,22 +31,22 @@ import dataclasses
 import functools
 import itertools
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from daskxml.config import RunConfig, load_run_config
 from daskxml.local import CostModel, Network, Rows, read_rows
 from daskxml.local.cost import cost_by_epochs
-from drawing import RESULTS, Figure, draw, elapsed_s, write_csv
+from drawing import RESULTS, Figure, draw, elapsed_s, spread, table_lines, write_csv
 from study import HERE, History, keep, run_all, run_file
 
 THREADS, RATIO = 56, 250.0
 UNITS = 512
 NETWORK = Network(bandwidth_bytes_s=1e15, latency_s=0.0, message_s=1e-5)  # see the head
 RULES = ("proportional", "equal")
-STILL = 1e-30  # a rate that changes no float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +127,7 @@ ALGORITHMS = {
 
 @dataclass(frozen=True, kw_only=True)
 class HogbatchJob:
-    """One simulated run: keys of `SETS` and `ALGORITHMS`, one of `RULES`, and ``lr``.
+    """One simulated run: keys of `SETS` and `ALGORITHMS`, one of `RULES`, ``lr`` and ``seed``.
 
     ``settings`` are others of the strategy.
     """
@@ -135,6 +137,7 @@ class HogbatchJob:
     rule: str
     lr: float
     settings: tuple[tuple[str, Any], ...] = ()
+    seed: int = 0
 
     @property
     def label(self) -> str:
@@ -167,11 +170,11 @@ def resolve(job: HogbatchJob, folder: Path) -> RunConfig:
     if not train.exists():
         raise SystemExit(f"{train}: not there; --data must name the folder of the sets")
     return load_run_config({
-        "run": {"name": job.algorithm},
+        "run": {"name": job.algorithm, "seed": job.seed},
         "data": {"train": [str(train)], "residency": "replicate"},
         "model": {"hidden": [UNITS] * data.layers, "activation": "sigmoid"},
         "strategy": strategy_of(data, job.algorithm, job.rule, job.lr) | dict(job.settings),
-        "training": {"minutes": data.train_s / 60.0} if job.lr > STILL else {"megabatches": 1},
+        "training": {"minutes": data.train_s / 60.0},
         "evaluation": {"training_loss": True},
         "cluster": {"threads": 1},
     })  # fmt: skip
@@ -179,7 +182,7 @@ def resolve(job: HogbatchJob, folder: Path) -> RunConfig:
 
 @functools.lru_cache(maxsize=1)
 def _rows(data: str, folder: Path) -> Rows:
-    return read_rows(resolve(initial_job(data), folder), 2)
+    return read_rows(resolve(all_jobs([data])[0], folder), 2)
 
 
 def simulate_job(job: HogbatchJob, folder: Path) -> dict[str, Any]:
@@ -197,14 +200,9 @@ def simulate_job(job: HogbatchJob, folder: Path) -> dict[str, Any]:
     return keep(job, path, config, train=rows, **given)
 
 
-def initial_job(data: str) -> HogbatchJob:
-    """Return a run that changes nothing, so that its loss is that of the first model."""
-    return HogbatchJob(data=data, algorithm="cpu", rule="equal", lr=STILL)
-
-
 def all_jobs(sets: Iterable[str]) -> list[HogbatchJob]:
     """Return the whole grid."""
-    return [initial_job(data) for data in sets] + [
+    return [
         HogbatchJob(data=data, algorithm=name, rule=rule, lr=lr)
         for data in sets for lr in SETS[data].rates for rule in RULES for name in ALGORITHMS
     ]  # fmt: skip
@@ -233,28 +231,56 @@ def chosen(found: dict[HogbatchJob, History]) -> list[HogbatchJob]:
     """Return for every set and rule the runs with the rate of the lowest loss of any algorithm."""
     jobs = []
     for data, rule in itertools.product(SETS, RULES):
-        mine = [job for job in found if (job.data, job.rule) == (data, rule) and job.lr > STILL]
+        mine = [job for job in found if (job.data, job.rule) == (data, rule)]
         if mine:
             lr = min(mine, key=lambda job: lowest(found[job])).lr
             jobs += [job for job in mine if job.lr == lr]
     return sorted(jobs, key=lambda job: list(ALGORITHMS).index(job.algorithm))
 
 
-def curves_of(found: dict[HogbatchJob, History]) -> list[dict[str, Any]]:
-    """Return every point of the chosen runs, from the first model on, with its normalised loss."""
-    rows, jobs = [], chosen(found)
-    for job in jobs:
-        best = min(lowest(found[other]) for other in jobs if other.data == job.data)
-        first = losses(found[initial_job(job.data)])[0]["loss"]
-        points = [{"time": 0.0, "epoch": 0.0, "loss": first}, *losses(found[job])]
-        rows += [
-            {
+Points = list[dict[str, float]]
+
+
+def over_seeds(jobs: Sequence[HogbatchJob], figure: Figure) -> dict[HogbatchJob, list[Points]]:
+    """Return the losses of every job with each seed."""
+    seeds = range(figure.given["seeds"])
+    wanted = {job: [dataclasses.replace(job, seed=seed) for seed in seeds] for job in jobs}
+    found = run_all([each for own in wanted.values() for each in own], figure.folder, simulate_job)
+    return {job: [losses(found[each]) for each in own] for job, own in wanted.items()}
+
+
+def least(points: Points) -> float:
+    """Return the lowest loss of a curve."""
+    return min(point["loss"] for point in points)
+
+
+def curves_of(runs: Mapping[HogbatchJob, Sequence[Points]]) -> list[dict[str, Any]]:
+    """Return every point of the mean curves, with its normalised loss."""
+    rows, lowest_of = [], {job: fmean(map(least, own)) for job, own in runs.items()}
+    for job, own in runs.items():
+        best = min(loss for other, loss in lowest_of.items() if other.data == job.data)
+        for found in zip(*own, strict=False):
+            point = {key: fmean(each[key] for each in found) for key in found[0]}
+            rows.append({
                 "data": job.data, "rule": job.rule, "algorithm": job.algorithm, "lr": job.lr,
                 **{name: round(value, 5) for name, value in point.items()},
                 "normalised": round(point["loss"] / best, 4),
-            }
-            for point in points
-        ]  # fmt: skip
+            })  # fmt: skip
+    return rows
+
+
+def summary(runs: Mapping[HogbatchJob, Sequence[Points]]) -> list[dict[str, Any]]:
+    """Return a row for each curve: its lowest and last loss, also beside mini-batch's."""
+    rows = []
+    for job, own in sorted(runs.items(), key=lambda item: (item[0].data, item[0].rule)):
+        beside = runs[dataclasses.replace(job, algorithm="gpu")]
+        ratios = [least(a) / least(b) for a, b in zip(own, beside, strict=True)]
+        last = [points[-1]["loss"] for points in own]
+        rows.append({
+            "set": job.data, "rule": job.rule, "algorithm": job.algorithm, "lr": job.lr,
+            **spread("lowest loss", [*map(least, own)], 4),
+            **spread("beside mini-batch", ratios, 4), **spread("last loss", last, 4),
+        })  # fmt: skip
     return rows
 
 
@@ -274,8 +300,9 @@ def loss(figure: Figure) -> None:
     found, left_out = histories(figure.sets, figure.folder), figure.given["left_out"]
     if not left_out:
         write_csv(RESULTS / "hogbatch_learning_rates.csv", grid(found))
-    rows = [row for row in curves_of(found) if row["algorithm"] not in left_out]
-    figure.write(rows)
+    runs = over_seeds(chosen(found), figure)
+    rows = [row for row in curves_of(runs) if row["algorithm"] not in left_out]
+    figure.write(rows, [] if left_out else table_lines(summary(runs)))
     axes = [(figure.given["x"], "normalised")]
     draw(
         figure.name, rows, axes, line="algorithm", across="data", down="rule", is_log=True,

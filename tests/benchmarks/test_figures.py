@@ -17,7 +17,11 @@ from daskxml.data.synthetic import SyntheticSpec
 from daskxml.strategies.protocol import Measured
 from daskxml.strategies.state import MegabatchState, WorkerState
 
-ROW = {"merge_s": 0.5, "workers": {"0": {"busy_s": 1.5, "idle_s": 0.5, "leases": [[[0, 0, 0, 4]]]}}}
+ROW = {
+    "merge_s": 0.5,
+    "perturbed": 0,
+    "workers": {"0": {"busy_s": 1.5, "idle_s": 0.5, "leases": [[[0, 0, 0, 4]]]}},
+}
 
 
 def history(*precisions):
@@ -112,8 +116,8 @@ class TestCurves:
         ]  # fmt: skip
 
     def test_time_to_a_target(self):
-        assert drawing.time_to(history(0.1, 0.2, 0.3), 0.2) == 4.0
-        assert drawing.time_to(history(0.1, 0.2, 0.3), 0.4) is None
+        assert drawing.reaching(history(0.1, 0.2, 0.3), 0.2)["time_s"] == 4.0
+        assert drawing.reaching(history(0.1, 0.2, 0.3), 0.4) is None
 
     def test_cells_stand_below_their_heading(self):
         lines = drawing.table_lines([{"a": 1, "b": "x"}, {"b": "y", "a": 2}])
@@ -219,34 +223,45 @@ class TestAsynchronousLocal:
 
 
 class TestVariants:
-    def test_each_curve_has_its_points_and_the_merges_perturbed_so_far(self):
+    def test_curves_and_numbers_are_of_the_seeds(self):
         job = study.Job(data="bibtex", algorithm="elastic", lr=1.0)
         changed = study.with_changes(job, lr=3.0)
-        panels = {"one": {"bibtex": {"base": job}}, "other": {"bibtex": {"base": changed}}}
-        rows = [{**row, "perturbed": n == 1} for n, row in enumerate(history(0.1, 0.2))]
-        found = adaptive._table(panels, {job: rows, changed: rows})
-        assert [row["panel"] for row in found] == ["one", "one", "other", "other"]
-        assert [row["lr"] for row in found] == [1.0, 1.0, 3.0, 3.0]
-        assert [row["perturbed_merges"] for row in found] == [0, 1, 0, 1]
+        panels = {"one": {"bibtex": {"base": job, "other": changed}}}
+        runs = {
+            job: [history(0.1, 0.2), history(0.3, 0.4, 0.4)],
+            changed: [history(0.1, 0.1), history(0.2, 0.4)],
+        }
+        found = adaptive._table(panels, runs)
+        assert [(row["variant"], row["lr"], row["P@1"]) for row in found] == [
+            ("base", 1.0, 0.2), ("base", 1.0, 0.3), ("other", 3.0, 0.15), ("other", 3.0, 0.25),
+        ]  # fmt: skip
+        first, other = adaptive.compare(runs, {changed: job}).values()
+        assert first["target"] == 0.285
+        assert (first["reached by"], first["seconds"], first["above"]) == (1, 2.0, None)
+        assert (other["reached by"], other["seconds"], other["seconds +-"]) == (1, 4.0, 0.0)
+        assert (other["above"], other["above +-"]) == (-0.05, 0.6353)  # 12.706 * 0.05
+        assert (other["pairs"], other["times"]) == (1, 2.0)
+
+
+def test_a_curve_of_hogbatch_stands_beside_mini_batch_of_the_same_seed():
+    gpu, cpu = (
+        hogbatch.HogbatchJob(data="a9a", algorithm=name, rule="equal", lr=0.1)
+        for name in ("gpu", "cpu")
+    )
+    points = {gpu: ([4.0, 2.0], [4.0, 1.0, 3.0]), cpu: ([4.0, 1.0], [4.0, 0.5, 2.0])}
+    runs = {
+        job: [[{"time": n, "epoch": n, "loss": loss} for n, loss in enumerate(own)] for own in both]
+        for job, both in points.items()
+    }
+    curves = hogbatch.curves_of(runs)
+    assert [row["loss"] for row in curves] == [4.0, 1.5, 4.0, 0.75]
+    assert [row["normalised"] for row in curves] == [5.3333, 2.0, 5.3333, 1.0]
+    of_gpu, of_cpu = hogbatch.summary(runs)
+    assert (of_gpu["lowest loss"], of_gpu["last loss"]) == (1.5, 2.5)
+    assert (of_cpu["beside mini-batch"], of_cpu["beside mini-batch +-"]) == (0.5, 0.0)
 
 
 class TestTable:
-    def test_means_and_ratios_are_of_the_seeds(self):
-        runs = {
-            ("elastic", 0): history(0.1, 0.2, 0.4), ("elastic", 1): history(0.1, 0.1, 0.1, 0.4),
-            ("static", 0): history(0.1, 0.4, 0.3), ("static", 1): history(0.1, 0.2, 0.3),
-        }  # fmt: skip
-        histories = {
-            study.Job(data="bibtex", algorithm=name, lr=1.0, seed=seed): found
-            for (name, seed), found in runs.items()
-        }
-        elastic, static = adaptive.make_table(histories)
-        assert elastic["target"] == 0.38
-        assert (elastic["P@1"], elastic["reached by"], elastic["seconds"]) == (0.4, 2, 7.0)
-        assert (static["P@1"], static["reached by"], static["seconds"]) == (0.35, 1, 4.0)
-        assert (static["pairs"], static["times Elastic"]) == (1, 4.0 / 6.0)
-        assert static["P@1 +-"] == pytest.approx(0.6353, abs=1e-4)  # 12.706 * 0.05
-
     @pytest.mark.usefixtures("scores")
     @pytest.mark.parametrize(
         ("given", "rates"), [({}, [1.0, 3.0]), ({"rate": "lowest"}, [1.0, 1.0])]
@@ -361,9 +376,9 @@ class TestAdasumByLayers:
         assert adasum_partition.update_s(way, sizes, 1000) > 0.0  # which compares all of them
 
     def test_a_wrong_model_is_noticed(self, monkeypatch):
-        monkeypatch.setattr(adasum_partition, "_broadcast", lambda gpu, change: iter(()))
+        monkeypatch.setattr(adasum_partition, "_collect", lambda *_: iter(()))
         with pytest.raises(RuntimeError):
-            adasum_partition.update_s("partitioned, broadcast afterwards", {"a": 8, "b": 8}, 1000)
+            adasum_partition.update_s("partitioned", {"a": 8, "b": 8}, 1000)
 
     def test_bert_large_has_its_parameters_and_divides_well(self):
         sizes = adasum_partition.bert_large()
