@@ -72,16 +72,18 @@ def telling_of_compilation(tell: Callable[[], Any]) -> Iterator[None]:
     """
     from numba.core import event
 
-    class Listener(event.Listener):
-        is_told = False
+    tells = [tell]
 
+    class Listener(event.Listener):
         def on_start(self, event: Any) -> None:
-            if not self.is_told:
-                self.is_told = True
-                tell()
+            if tells:
+                tells.pop()()
 
         def on_end(self, event: Any) -> None:
             pass
 
     with event.install_listener("numba:compile", Listener()):
-        yield
+        try:
+            yield
+        finally:
+            tells.clear()  # a class stays until a collection: it is not to hold what it tells

@@ -199,6 +199,7 @@ class LocalDriver:
         """End the threads of pools, and close shared models."""
         for worker in self._workers():
             worker.training.close()
+        del self._loop  # it refers to this: rows and replicas would stay until a collection
 
     def _next_commands(self) -> list[Command]:
         """Advance to the next event; return the commands that follow from it."""

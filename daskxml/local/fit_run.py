@@ -192,6 +192,7 @@ class LocalFitRun(LocalRun):
             self._begin()
             self._continue_directory()
             self._follow(run, pool, request, run.fit())
+            del pool.changed  # it refers to the run: rows would stay until a collection
         arrays = joined_arrays(run.model_members(), run.member)
         header, counts = self._seen(self._header(run.stop_reason, run.best), held.label_counts)
         model = self._written(header, arrays, counts)

@@ -1,5 +1,8 @@
 """A run in this process: every strategy, and the same model as with one virtual worker."""
 
+import gc
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -9,7 +12,8 @@ from daskxml.core.errors import ModelError
 from harness.every_strategy import ROW_STRATEGIES
 
 RNG = np.random.default_rng(7)
-ROWS = daskxml.Matrices(RNG.random((96, 12)), RNG.random((96, 8)) < 0.3)
+FEATURES = RNG.random((96, 12))
+ROWS = daskxml.Matrices(FEATURES, RNG.random((96, 8)) < 0.3)
 TEST = daskxml.Matrices(RNG.random((20, 12)), RNG.random((20, 8)) < 0.3)
 
 
@@ -73,3 +77,27 @@ def test_a_model_that_does_not_fit_is_refused():
     narrow = daskxml.Matrices(ROWS.X[:, :5], ROWS.Y)
     with pytest.raises(ModelError, match="has 12 features, the rows 5"):
         train_here(config("elastic"), train=narrow, start=model)
+
+
+def in_memory():
+    """The objects of this package that are there, by their class."""
+    kinds = (type(each) for each in gc.get_objects())
+    return Counter(kind.__qualname__ for kind in kinds if kind.__module__.startswith("daskxml"))
+
+
+@pytest.mark.parametrize("run_file", [config("adaptive-sgd"), "tree"], ids=["network", "tree"])
+@pytest.mark.parametrize("trains", [train_here, daskxml.simulate])
+def test_rows_and_replicas_of_a_run_leave_the_memory_with_it(trains, run_file):
+    def train():
+        speeds = {} if trains is train_here else {"speeds": [1.0, 0.5]}
+        trains(run_file, train=ROWS, test=TEST, **speeds).model.predict(FEATURES)
+
+    train()  # what is read and compiled once stays
+    gc.collect()
+    before = in_memory()
+    gc.disable()
+    try:
+        train()
+        assert in_memory() == before
+    finally:
+        gc.enable()

@@ -88,15 +88,18 @@ def find_label_vectors(
     """
 
     def summed(name: str, function: Callable[..., Any], operand: Any) -> Any:
-        def total(first: int, stop: int) -> Any:
-            """Sum over some blocks; they are submitted depth first, so that few sums wait."""
+        def total(itself: Callable[..., Any], first: int, stop: int) -> Any:
+            """Sum over some blocks; they are submitted depth first, so that few sums wait.
+
+            A function that refers to itself by name would keep the rows until a collection.
+            """
             if stop - first == 1:
                 return submit(f"{name}-{first}", _of_rows, function, *blocks[first], operand)
             cuts = sorted({first + (stop - first) * i // _ADDED for i in range(_ADDED + 1)})
-            sums = [total(*cut) for cut in itertools.pairwise(cuts)]
+            sums = [itself(itself, *cut) for cut in itertools.pairwise(cuts)]
             return submit(f"{name}-{first}-{stop}", _add_up, sums)
 
-        return total(0, len(blocks))
+        return total(total, 0, len(blocks))
 
     projection = submit("random", random_projection, spec.features, seed)
     vectors = submit("vectors-0", label_vectors, summed("first-labels", label_sums, projection))
