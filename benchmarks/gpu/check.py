@@ -42,8 +42,7 @@ from steps import FLOAT_BYTES, SHAPES, Shape, measure_shape
 
 RUNS = (("sgd", "softmax", 3.0), ("adam", "softmax", 1.0), ("sgd", "sigmoid", 5.0))  # to this loss
 LEFT_S = 410.0  # of the 8 minutes, after which no further shape is begun
-BATCH_ROWS = 64  # of the curves
-RUN_ROWS = 2048
+BATCH_ROWS, RUN_ROWS = 64, 2048  # of the curves
 BUDGETS = (256 << 20,)  # for logits, and all of them
 
 

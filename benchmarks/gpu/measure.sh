@@ -30,7 +30,7 @@ for stretch in "${stretches[@]}"; do
   case $stretch in
     steps) command=("$python" benchmarks/gpu/check.py --out "$results/gpu_steps.json") ;;
     runs) command=("$python" benchmarks/gpu/runs.py "$data") ;;
-    own) command=("$python" benchmarks/gpu/runs.py "$data" --own-cluster) ;;
+    own) command=("$python" benchmarks/gpu/runs.py "$data" --own-cluster --sets stackex4-2k) ;;
     cluster) command=("$python" benchmarks/gpu/cluster.py) ;;
     trees) command=("$python" benchmarks/gpu/runs.py "$data" --trees) ;;
     tests) command=("$python" -m pytest -q -p no:cacheprovider tests/kernels

@@ -64,7 +64,7 @@ from device import random_rows, write_each
 
 SETS, TREE_SETS = ("bibtex", "delicious"), ("nvd-product", "stackex4-2k", "made-up")
 SEEDS = (0, 1, 2)
-POOL_THREADS = 2
+POOL_THREADS, LONG = 2, 2000  # batches of a mega-batch, for which shares follow speeds
 UCX = "ucx" if find_spec("distributed_ucxx") else "tcp"
 Row = dict[str, Any]
 
@@ -93,11 +93,11 @@ def row_of(part: str, data: str, device: str, run: daskxml.Run, **more: Any) -> 
 
 
 def shares(run: daskxml.Run) -> Row:
-    """Return each worker's share of the rows and of the speeds, after the first mega-batch."""
+    """Return shares of rows and speeds in all mega-batches but the first, if all took part."""
     rows: dict[str, float] = {}
     busy_s: dict[str, float] = {}
-    for megabatch in run.history[1:]:
-        for name, worker in megabatch["workers"].items():
+    for workers in (row["workers"] for row in run.history[1:]):
+        for name, worker in workers.items() if all(w["rows"] for w in workers.values()) else ():
             rows[name] = rows.get(name, 0.0) + worker["rows"]
             busy_s[name] = busy_s.get(name, 0.0) + worker["busy_s"]
     speeds = {name: rows[name] / busy_s[name] for name in rows if busy_s[name]}
@@ -154,8 +154,8 @@ def own_cluster(device: str) -> Iterator[tuple[Client, int]]:
 def on_own_cluster(folder: Path, data: str, device: str, frozen_s: float) -> Iterator[Row]:
     """Train by the barrier, then by the quorum with the worker on the CPU frozen for a while."""
     files = {part: str(folder / f"{data}.{part}.txt.gz") for part in ("train", "test")}
+    told, where = list[Any](), f"{device} + cpu"
     with own_cluster(device) as (client, pid):
-        told: list[Any] = []
 
         def freeze(row: Mapping[str, Any]) -> Any:
             told.append(row["wall_s"])
@@ -165,16 +165,17 @@ def on_own_cluster(folder: Path, data: str, device: str, frozen_s: float) -> Ite
             is_over = len(told) > 20 and told[-1] > told[19] + frozen_s + 5.0
             return daskxml.STOP if is_over else None
 
-        common: dict[str, Any] = {"checkpoint.every": 0}
-        run = daskxml.train("adaptive-sgd", client=client, **files,
-                            overrides={**common, "combine.quorum": 1.0})  # fmt: skip
-        yield row_of("own cluster, barrier", data, f"{device} + cpu", run, **shares(run))
+        common: dict[str, Any] = {"checkpoint.every": 0, "combine.quorum": 1.0}
+        for batches, epochs in (("auto", 20), (LONG, 60)):
+            common |= {"strategy.megabatch_batches": batches, "training.epochs": epochs}
+            run = daskxml.train("adaptive-sgd", client=client, **files, overrides=common)
+            yield row_of("own cluster, barrier", data, where, run, batches=batches, **shares(run))
         endless = {"training.epochs": 1_000_000, "evaluation.every": 1_000_000}
         run = daskxml.train("adaptive-sgd", client=client, **files, on_megabatch=freeze,
                             overrides={**common, **endless, "combine.quorum": 0.5})  # fmt: skip
         longest_s = max(after - before for before, after in pairwise(told))
-        yield row_of("own cluster, quorum", data, f"{device} + cpu", run,
-                     frozen_s=frozen_s, longest_s=round(longest_s, 2), **shares(run))  # fmt: skip
+        about = {"batches": LONG, "frozen_s": frozen_s, "longest_s": round(longest_s, 2)}
+        yield row_of("own cluster, quorum", data, where, run, **about, **shares(run))
 
 
 SLOTS, SEED, REPEATS = 4, 0, 3

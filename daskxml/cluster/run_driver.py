@@ -38,18 +38,12 @@ from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, DaskxmlError
 from daskxml.kernels.registry import TEXT
 from daskxml.models.store import ModelHeader
+from daskxml.session import setup
 from daskxml.session.commands import Command, EndRun, RunWork, StopRequest, WorkResult
 from daskxml.session.fit_run import FitRun
 from daskxml.session.row_loading import DataLayout
 from daskxml.session.run_loop import RESTART, RunLoop
 from daskxml.session.session import Session
-from daskxml.session.setup import (
-    NO_NAMES,
-    ColumnNames,
-    describe_run,
-    make_session,
-    model_header,
-)
 from daskxml.strategies.protocol import WorkerSilent
 
 BEST_LOST = "the best model, of mega-batch {}, was lost; the last one is stored"
@@ -96,7 +90,7 @@ class RunDriver:
         self.client, self.run, self.config, self.run_dir = client, run, config, run_dir
         self.checkpoint, self._scattered = checkpoint, scattered
         self._holders, self._stages_before = holders or RowHolders(), stages
-        self._names = NO_NAMES
+        self._names = setup.NO_NAMES
         self.group = WorkerGroup(client, run, self._warn)
         self.event_log = EventLog()
         self.events: asyncio.Queue[Any] = asyncio.Queue()
@@ -208,7 +202,7 @@ class RunDriver:
         self.event_log.event(
             "started",
             run=self.run,
-            **describe_run(self.config, self.data.spec, self.data.rows.placement(), devices),
+            **setup.describe_run(self.config, self.data.spec, self.data.rows.placement(), devices),
         )
         await self._await_workers()
         reason = await self._train()
@@ -230,15 +224,15 @@ class RunDriver:
             await self._await_workers()
         return reason
 
-    async def _read_names(self) -> ColumnNames:
+    async def _read_names(self) -> setup.ColumnNames:
         """Return the names of columns: those that came with the rows, or those in files."""
         data, given = self.config.data, self._scattered.get("names")
         if given:
             # Through a task: a future that is made of a key does not learn that it is finished.
             return await self._on_some_worker(copy, Future(given[0], client=self.client))
         if data.feature_names or data.label_names:
-            return await self._on_some_worker(ColumnNames.read, data)
-        return NO_NAMES
+            return await self._on_some_worker(setup.ColumnNames.read, data)
+        return setup.NO_NAMES
 
     async def _await_workers(self) -> None:
         if not self._present:
@@ -450,7 +444,7 @@ class RunDriver:
         return executor
 
     def _new_session(self) -> Session:
-        session = make_session(
+        session = setup.make_session(
             self.config,
             self.data.spec,
             self.data.rows.placement(),
@@ -483,7 +477,7 @@ class RunDriver:
     def header(self, reason: str) -> ModelHeader:
         """Return the header of the model's files."""
         of_run, session = (self.config, self.data.spec, self.data.rows), self.session
-        return model_header(*of_run, reason, len(session.history), session.best, self._names)
+        return setup.model_header(*of_run, reason, len(session.history), session.best, self._names)
 
     async def clean_up(self) -> None:
         """Release what a run that is over does not need any more; model and record stay."""

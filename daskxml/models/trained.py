@@ -24,21 +24,11 @@ from daskxml.data.rows import concatenate, concatenate_csr, feature_blocks, labe
 from daskxml.kernels import get_kernels
 from daskxml.kernels.operands import BITS
 from daskxml.metrics import MetricSums, metric_sums, propensities
-from daskxml.models import store
+from daskxml.models import rankings, store
 from daskxml.models.decisions import Average, Decisions, learn_decisions
 from daskxml.models.kinds import kind_of
 from daskxml.models.network.spec import check_rank
 from daskxml.models.protocol import Ranker
-from daskxml.models.rankings import (
-    Ids,
-    Scores,
-    as_given,
-    chosen_first,
-    empty_rows,
-    named,
-    scores_csr,
-    unknown_texts,
-)
 from daskxml.models.together import MEASURES, Measure, Together
 
 DROP = 0.065  # of the squares of the weights of trees: half of the weights and more
@@ -193,7 +183,7 @@ class Model:
         """
         labels = self.spec.labels
         found = self.predict_top_k(X, min(top_k, labels), rank_empty=False)
-        return as_given(X, scores_csr(*found, labels))
+        return rankings.as_given(X, rankings.scores_csr(*found, labels))
 
     def predict_labels(self, X: Any, k: int = 5) -> list[list[Any]]:
         """Return the best ``k`` labels of each row, best first, by their names.
@@ -201,7 +191,7 @@ class Model:
         By their ids where the model has no names of labels. A row without features has none.
         """
         ids, _ = self.predict_top_k(X, min(k, self.spec.labels), rank_empty=False)
-        return [named(row, self.header.label_names) for row in ids.tolist()]
+        return [rankings.named(row, self.header.label_names) for row in ids.tolist()]
 
     def text_rows(self, texts: Sequence[str]) -> scipy.sparse.csr_matrix:
         """Return a row for each text, ``(texts, features)``, by the words of the training texts.
@@ -230,11 +220,13 @@ class Model:
             See `text_rows`.
         """
         rows = self.text_rows(texts)
-        if count := empty_rows(rows):
-            warnings.warn(unknown_texts(count, len(texts)), stacklevel=2)
+        if count := rankings.empty_rows(rows):
+            warnings.warn(rankings.unknown_texts(count, len(texts)), stacklevel=2)
         return self.predict_labels(rows, k)
 
-    def predict_top_k(self, X: Any, k: int = 5, *, rank_empty: bool = True) -> tuple[Ids, Scores]:
+    def predict_top_k(
+        self, X: Any, k: int = 5, *, rank_empty: bool = True
+    ) -> tuple[rankings.Ids, rankings.Scores]:
         """Rank the best labels of each row.
 
         Rows without features are ranked as well, as metrics take them, unless ``rank_empty`` is
@@ -265,7 +257,7 @@ class Model:
 
     def choose(
         self, X: Any, k: int | None = None, *, threshold: float | None = None
-    ) -> tuple[Ids, Scores]:
+    ) -> tuple[rankings.Ids, rankings.Scores]:
         """Choose the labels of each row that are above their thresholds.
 
         Thresholds are those that `calibrate` has found. A model without has one half, or where a
@@ -300,12 +292,12 @@ class Model:
         ids, scores = self._ranked(X, k, rank_empty=False)
         found = self._calibrated(ids, scores)
         is_chosen = scores > self.bounds(ids, scores) if threshold is None else found > threshold
-        return chosen_first(is_chosen & (ids >= 0), ids, found)
+        return rankings.chosen_first(is_chosen & (ids >= 0), ids, found)
 
     def choose_together(
         self, X: Any, k: int = 5, *, measure: Measure = "macro-F1", candidates: int = 50,
         beside: Any = None,
-    ) -> tuple[Ids, Scores]:  # fmt: skip
+    ) -> tuple[rankings.Ids, rankings.Scores]:  # fmt: skip
         """Choose k labels for each row, so that a measure over all rows is highest.
 
         Calibrate the model first. How they are chosen is explained in `daskxml.models.together`.
@@ -349,10 +341,10 @@ class Model:
         is_chosen = together.choose(*others)
         if beside is not None:
             is_chosen = together.choose_alone(ids, found)
-        ids, found = chosen_first(is_chosen, ids, found)
+        ids, found = rankings.chosen_first(is_chosen, ids, found)
         return ids[:, :k], found[:, :k]
 
-    def bounds(self, ids: Ids, scores: Scores) -> Any:
+    def bounds(self, ids: rankings.Ids, scores: rankings.Scores) -> Any:
         """Return the scores, before calibration, above which ranked labels are chosen."""
         if self.header.decisions:
             return self.header.decisions.bounds(ids)
@@ -530,7 +522,7 @@ class Model:
         spec, arrays = kind_of(self.spec).smaller(self.spec, self.parameters, bits, drop)
         return replace(self, header=replace(self.header, spec=spec), parameters=arrays)
 
-    def explain(self, row: Any, label: int) -> tuple[Ids, npt.NDArray[np.float64]]:
+    def explain(self, row: Any, label: int) -> tuple[rankings.Ids, npt.NDArray[np.float64]]:
         """Return the features of a row, and what each adds to the score of a label.
 
         The score of a network is the label's logit; that of label trees, and of mixtures, its
@@ -575,7 +567,7 @@ class Model:
         added = kind_of(self.spec).explain(self.spec, self.parameters, scaled, label)
         return scaled.indices, added
 
-    def _ranked(self, X: Any, k: int, rank_empty: bool) -> tuple[Ids, Scores]:
+    def _ranked(self, X: Any, k: int, rank_empty: bool) -> tuple[rankings.Ids, rankings.Scores]:
         """Rank labels by their scores, which are not calibrated."""
         check_rank(k, self.spec.labels)
         blocks = feature_blocks(X, self.spec.features)
@@ -586,7 +578,7 @@ class Model:
         ids, scores = zip(*found, strict=True)
         return np.concatenate(ids), np.concatenate(scores)
 
-    def _calibrated(self, ids: Ids, scores: Scores) -> Scores:
+    def _calibrated(self, ids: rankings.Ids, scores: rankings.Scores) -> rankings.Scores:
         if self.header.decisions is None:
             return scores
         found = self.header.decisions.calibrated(ids, scores)
@@ -672,7 +664,9 @@ class Model:
         labels = label_csr(Y, ids.shape[0], self.spec.labels)
         return metric_sums(ids, labels, self.inverse_propensity, zero.ks).result()
 
-    def _rank(self, features: Csr, k: int, rank_empty: bool) -> tuple[Ids, Scores]:
+    def _rank(
+        self, features: Csr, k: int, rank_empty: bool
+    ) -> tuple[rankings.Ids, rankings.Scores]:
         """Rank the rows of a block, which is scaled in place."""
         ids, scores = self._ready().top_k([self._segment(features)], k)
         if ids.shape[1] < k:  # trees give no more columns than there are labels

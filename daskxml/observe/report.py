@@ -16,20 +16,9 @@ from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import check_folder, is_locked, read_json, replace_text
 from daskxml.core.text import cleaned, one_line, parse_json, printable
 from daskxml.core.work_stats import StageRecord
+from daskxml.observe import run_view
 from daskxml.observe.charts import MOST_WORKERS, comparison, worker_charts
 from daskxml.observe.html import render
-from daskxml.observe.run_view import (
-    NEAR_BEST,
-    Course,
-    Row,
-    best_value,
-    elapsed,
-    last_metrics,
-    phases,
-    reach,
-    scores,
-    worker_names,
-)
 from daskxml.observe.wording import dotted, history_event
 from daskxml.records.environment import ENVIRONMENT_FILE, read_starts
 from daskxml.records.row_schema import check_row
@@ -73,21 +62,21 @@ class StoredRun:
     directory: Path
     config: dict[str, dict[str, Any]] = field(default_factory=dict)
     run_file: str = ""
-    history: tuple[Row, ...] = ()
+    history: tuple[run_view.Row, ...] = ()
     state: str = ""
     starts: tuple[dict[str, Any], ...] = ()
     simulation: dict[str, Any] | None = None
     problems: tuple[str, ...] = ()
 
     @functools.cached_property
-    def course(self) -> Course:
+    def course(self) -> run_view.Course:
         """What its charts show."""
-        return Course(self.name, self.history)
+        return run_view.Course(self.name, self.history)
 
     @property
     def metrics(self) -> dict[str, float]:
         """The metrics of the last evaluation."""
-        return last_metrics(self.history)
+        return run_view.last_metrics(self.history)
 
     @property
     def stages(self) -> list[StageRecord]:
@@ -101,7 +90,7 @@ class StoredRun:
     @property
     def workers(self) -> list[str]:
         """The names of all workers that took part, in the order in which they came."""
-        return worker_names(self.history)
+        return run_view.worker_names(self.history)
 
 
 def read_runs(directories: Sequence[str | Path]) -> list[StoredRun]:
@@ -192,7 +181,7 @@ def _reason(error: Exception) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
-def read_rows(path: Path, problems: list[str]) -> list[Row]:
+def read_rows(path: Path, problems: list[str]) -> list[run_view.Row]:
     """Return the rows of a history that is perhaps being written, or was cut off.
 
     A row that comes again replaces the first and all after it: the run went back to a checkpoint.
@@ -204,7 +193,7 @@ def read_rows(path: Path, problems: list[str]) -> list[Row]:
         if not isinstance(error, FileNotFoundError):
             problems.append(f"{path.name} cannot be read ({_reason(error)})")
         return []
-    rows: list[Row] = []
+    rows: list[run_view.Row] = []
     lines = text.removesuffix("\n").split("\n") if text else []
     for number, line in enumerate(lines, 1):
         row = _row(line)
@@ -219,7 +208,7 @@ def read_rows(path: Path, problems: list[str]) -> list[Row]:
     return rows
 
 
-def _row(line: str) -> Row | None:
+def _row(line: str) -> run_view.Row | None:
     """Return a line's row, or None if it is none."""
     try:
         row = parse_json(line)
@@ -301,16 +290,18 @@ class Comparison:
         ConfigError
             If no run has measured the metric that is asked for: naming those that were.
         """
-        known = list(dict.fromkeys(name for r in runs for row in r.history for name in scores(row)))
+        known = list(
+            dict.fromkeys(name for r in runs for row in r.history for name in run_view.scores(row))
+        )
         if metric is not None:
             _check(metric, known, runs)
         aim = runs[0].config.get("training", {}).get("target_metric", "")
         preferred = [name for name in (aim, DEFAULT_METRIC) if name in known]
         chosen = metric or next(iter([*preferred, *known]), DEFAULT_METRIC)
-        values = (best_value(run.history, chosen) for run in runs)
+        values = (run_view.best_value(run.history, chosen) for run in runs)
         best = max((value for value in values if value is not None), default=None)
         if level is None and best is not None:
-            level = NEAR_BEST * best
+            level = run_view.NEAR_BEST * best
         return cls(runs=runs, metrics=known, metric=chosen, level=level if known else None)
 
     def write(self, folder: Path) -> Path:
@@ -369,8 +360,8 @@ class Comparison:
 
     def _summary_row(self, run: StoredRun) -> Cells:
         last, kind = run.history[-1] if run.history else {}, run.config.get("model", {}).get("kind")
-        train_s = elapsed(run.history)[-1] if run.history else 0.0
-        spent = phases(run.history)
+        train_s = run_view.elapsed(run.history)[-1] if run.history else 0.0
+        spent = run_view.phases(run.history)
         training_s = spent["computing"] + spent["waiting"]
         return {
             "run": run.name,
@@ -386,8 +377,10 @@ class Comparison:
             "rows_per_s": last["rows"] / train_s if train_s else None,
             "waiting_share": spent["waiting"] / training_s if training_s else None,
             "last": run.metrics.get(self.metric),
-            "best": best_value(run.history, self.metric),
-            "reached": None if self.level is None else reach(run.history, self.metric, self.level),
+            "best": run_view.best_value(run.history, self.metric),
+            "reached": None
+            if self.level is None
+            else run_view.reach(run.history, self.metric, self.level),
         }
 
 

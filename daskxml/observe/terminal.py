@@ -15,30 +15,21 @@ from rich.table import Table
 from rich.text import Text
 
 from daskxml.core.text import cleaned, printable
-from daskxml.observe.run_view import (
-    JOINED,
-    LOST,
-    Event,
-    Row,
-    RunView,
-    Worker,
-    busy_share,
-    by_rank,
-    computed_rows_per_s,
-    rows_per_s,
-)
+from daskxml.observe import run_view
 from daskxml.observe.wording import duration, event_lines, worker_label
 
 REFRESHES_PER_S = 4
 _NOTES = 3  # of the latest, shown under the table
 _WORKERS = 20  # shown; the end of a table that is higher than the terminal would not be seen
 _BAR_CHARACTERS, _STATE_CHARACTERS = 30, 10  # so that columns stay where they are
-_STYLES = {LOST: "red", JOINED: "green"}
+_STYLES = {run_view.LOST: "red", run_view.JOINED: "green"}
 # Of a worker, in the last mega-batch.
-_COLUMNS: dict[str, Callable[[Worker], str]] = {
+_COLUMNS: dict[str, Callable[[run_view.Worker], str]] = {
     "batch rows": lambda worker: f"{worker.get('batch_rows', 0):,}",
-    "rows/s": lambda worker: "" if (n := computed_rows_per_s(worker)) is None else f"{n:,.0f}",
-    "busy": lambda worker: f"{busy_share(worker) or 0.0:.0%}",
+    "rows/s": lambda worker: (
+        "" if (n := run_view.computed_rows_per_s(worker)) is None else f"{n:,.0f}"
+    ),
+    "busy": lambda worker: f"{run_view.busy_share(worker) or 0.0:.0%}",
     "updates": lambda worker: f"{worker.get('updates', 0):,}",
     "rows": lambda worker: f"{worker.get('rows', 0):,}",
     "rate": lambda worker: f"{worker.get('lr', 0.0):.3g}",
@@ -53,17 +44,17 @@ class PlainProgress:
     """
 
     def __init__(self) -> None:
-        self.view = RunView()
+        self.view = run_view.RunView()
         self._shown_states: set[str] = set()
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: run_view.Event) -> None:
         """Print the event's line, if it has one."""
         event = cleaned(event)
         self.view.apply(event)
         if line := self._line(event):
             print(line, flush=True)
 
-    def _line(self, event: Event) -> str:
+    def _line(self, event: run_view.Event) -> str:
         view = self.view
         match event.get("kind"):
             case "megabatch":
@@ -83,7 +74,7 @@ class LiveProgress:
     """A table on a terminal that is redrawn several times a second; used as `PlainProgress` is."""
 
     def __init__(self, title: str, console: Console | None = None) -> None:
-        self.title, self.view = title, RunView()
+        self.title, self.view = title, run_view.RunView()
         self._notes: deque[str] = deque(maxlen=_NOTES)
         self._live = Live(
             console=console, get_renderable=self.render, refresh_per_second=REFRESHES_PER_S
@@ -98,7 +89,7 @@ class LiveProgress:
         """Draw for the last time, and leave that on the screen."""
         self._live.stop()
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: run_view.Event) -> None:
         """Apply the event; the next drawing shows it."""
         event = cleaned(event)
         self.view.apply(event)
@@ -151,7 +142,7 @@ def notebook_progress() -> PlainProgress | None:
     return PlainProgress() if hasattr(shell, "kernel") else None
 
 
-def row_line(row: Row) -> str:
+def row_line(row: run_view.Row) -> str:
     """Return a mega-batch as one line, or a tree, which has no loss.
 
     Examples
@@ -164,7 +155,7 @@ def row_line(row: Row) -> str:
     parts = [
         f"tree {number}" if is_tree else f"mega-batch {number}  epoch {row.get('epoch', 0):.2f}",
         f"{row.get('rows', 0):,} rows",
-        f"{rows_per_s(row) or 0.0:,.0f} rows/s",
+        f"{run_view.rows_per_s(row) or 0.0:,.0f} rows/s",
     ]
     if "loss" in row:
         parts.append(f"loss {row['loss']:.4f}")
@@ -175,14 +166,14 @@ def row_line(row: Row) -> str:
     return "  ".join(parts)
 
 
-def _best(view: RunView) -> str:
+def _best(view: run_view.RunView) -> str:
     """Return the best value of the target metric, if it is not that of the last row."""
     value, megabatch = view.best.get(view.metric, (0.0, view.megabatch))
     is_last = megabatch == view.megabatch
     return "" if is_last else f"  (best {view.metric} {value:.4f} at {megabatch})"
 
 
-def _worker_table(view: RunView) -> Table:
+def _worker_table(view: run_view.RunView) -> Table:
     """Return a line for each worker of the last mega-batch, and for those lost or joined since."""
     table = Table(box=None, pad_edge=False)
     table.add_column("worker")
@@ -218,7 +209,7 @@ def print_metrics(metrics: Mapping[str, float]) -> None:
     └───┴────────┘
     1,024 rows, 3 of them without labels
     """
-    ranks, cells = by_rank(metrics)
+    ranks, cells = run_view.by_rank(metrics)
     table = Table()
     table.add_column("")
     for k in ranks:

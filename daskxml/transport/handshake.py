@@ -23,12 +23,12 @@ from typing import Any
 from distributed.comm import Comm, connect, get_address_host
 from distributed.comm.tcp import TCP, TLS
 
-from daskxml.transport.channels.dask_comm import CommChannel
+from daskxml.transport.channels.dask_comm import CommChannel, UcxChannel
 from daskxml.transport.channels.protocol import Receiver, Sender
 from daskxml.transport.channels.shared_memory import ShmReceiver, ShmSender
 from daskxml.transport.channels.shm_arrays import MappingCache, can_read, own_memory
 from daskxml.transport.channels.tcp import TcpChannel
-from daskxml.transport.ucx import can_receive_device_arrays
+from daskxml.transport.ucx import can_receive_device_arrays, takes_device_arrays
 from daskxml.worker.shared_model import SharedHandle
 
 HANDLER = "daskxml_connect"
@@ -211,7 +211,10 @@ async def _request(collective: Collective, rank: int, peer: int, comm: Comm) -> 
         raise ConnectionRefusedError("it has left this round")
     if answer["shares"]:
         return ShmSender(await _take_socket(comm), timeout_s)
-    return await open_channel(comm, timeout_s, takes_device=answer["takes_device"])
+    made = await open_channel(comm, timeout_s)
+    if isinstance(made, UcxChannel):
+        made.takes_device = answer["takes_device"]
+    return made
 
 
 async def accept_from(collective: Collective, pending: PendingConnection) -> Receiver:
@@ -224,18 +227,14 @@ async def accept_from(collective: Collective, pending: PendingConnection) -> Rec
         connection = await _take_socket(pending.comm)
         pending.released.set()
         return ShmReceiver(connection, timeout_s, collective.mappings)
-    channel = await open_channel(pending.comm, timeout_s, on_close=pending.released.set)
+    channel = await open_channel(pending.comm, timeout_s, pending.released.set)
     if isinstance(channel, TcpChannel):
         pending.released.set()  # it has the socket
     return channel
 
 
 async def open_channel(
-    comm: Comm,
-    timeout_s: float,
-    *,
-    takes_device: bool = True,
-    on_close: Callable[[], object] = bool,
+    comm: Comm, timeout_s: float, on_close: Callable[[], object] = bool
 ) -> TcpChannel | CommChannel:
     """Turn an established comm into either end of a channel that shares no memory.
 
@@ -245,15 +244,13 @@ async def open_channel(
         The channel owns it.
     timeout_s
         How long nothing may move while a thread waits for it, in seconds.
-    takes_device
-        Whether the other end takes device arrays as they are.
     on_close
         Called when a channel that needs the comm has been closed.
     """
     if isinstance(comm, TCP) and not isinstance(comm, TLS):
         return TcpChannel(await _take_socket(comm), timeout_s)
-    loop = asyncio.get_running_loop()
-    return CommChannel(comm, loop, timeout_s, takes_device=takes_device, on_close=on_close)
+    kind = UcxChannel if takes_device_arrays(comm.peer_address) else CommChannel
+    return kind(comm, asyncio.get_running_loop(), timeout_s, on_close)
 
 
 async def _take_socket(comm: Comm) -> socket.socket:

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from distributed.comm import connect, listen
 
-from daskxml.transport.channels.dask_comm import CommChannel
+from daskxml.transport.channels.dask_comm import CommChannel, UcxChannel
 from daskxml.transport.channels.protocol import host_bytes
 from daskxml.transport.channels.shared_memory import ShmReceiver, ShmSender
 from daskxml.transport.channels.shm_arrays import MappingCache
 from daskxml.transport.channels.tcp import TcpChannel
 from daskxml.transport.handshake import _take_socket, open_channel
+from daskxml.transport.ucx import has_ucx
 
 TIMEOUT_S = 20.0
 
@@ -62,16 +63,19 @@ class Pair:
         self.listener.stop()
 
 
+needs_ucx = pytest.mark.skipif(not has_ucx(), reason="UCX is not installed")
 KINDS = [
     pytest.param("tcp://127.0.0.1", open_both, TcpChannel, id="socket"),
     pytest.param("tcp://127.0.0.1", open_both_shared, ShmSender, id="shared-memory"),
     pytest.param("tcp://127.0.0.1", open_both_as_messages, CommChannel, id="tcp-messages"),
     pytest.param("inproc://", open_both, CommChannel, id="inproc"),
 ]
+UCX = pytest.param("ucx://127.0.0.1", open_both, UcxChannel, id="ucx", marks=needs_ucx)
 kinds = pytest.mark.parametrize(("address", "opened", "kind"), KINDS)
+kinds_and_ucx = pytest.mark.parametrize(("address", "opened", "kind"), [*KINDS, UCX])
 
 
-@kinds
+@kinds_and_ucx
 def test_arrays_arrive_in_order_though_the_sender_reuses_its_own(address, opened, kind):
     def send_all(channel):
         array = np.empty(50_000, np.float32)
@@ -95,14 +99,14 @@ def test_arrays_arrive_in_order_though_the_sender_reuses_its_own(address, opened
     assert (asyncio.run(run()) == np.arange(8)[:, None]).all()
 
 
-@kinds
+@kinds_and_ucx
 @pytest.mark.parametrize("aborts_there", [True, False])
 def test_abort_wakes_a_thread_that_receives(address, opened, kind, aborts_there):
     async def run():
         async with Pair(address, opened) as (here, there):
             blocked = asyncio.create_task(asyncio.to_thread(there.receive_into, np.zeros(10)))
             await asyncio.sleep(0)  # lets the thread start; aborting first must work as well
-            (there if aborts_there or kind is CommChannel else here).abort()
+            (there if aborts_there or issubclass(kind, CommChannel) else here).abort()
             with pytest.raises(OSError, match=r"abort|closed"):
                 await asyncio.wait_for(blocked, 10)
 

@@ -6,12 +6,13 @@ The device here is a stand-in of host memory that counts what crosses its border
 
 import asyncio
 import socket
+import struct
 
 import numpy as np
 import pytest
-from distributed.comm import connect, listen
 
-from daskxml.transport.channels.dask_comm import CommChannel
+from daskxml.transport.channels import protocol
+from daskxml.transport.channels.dask_comm import UcxChannel
 from daskxml.transport.channels.protocol import (
     copy_payload,
     host_bytes,
@@ -117,31 +118,49 @@ def test_channels_of_the_host_take_device_arrays(kind):
         asyncio.run(channel.close())
 
 
+class QueueComm:
+    """What a channel uses of a comm of UCX: an endpoint that sends and receives bytes in order."""
+
+    def __init__(self, sent, received):
+        self.ep, self.handshake_options, self.send = self, {}, sent.put
+        self._received, self.closed, self.abort = received, bool, bool
+
+    async def recv(self, into):
+        part = await self._received.get()
+        assert isinstance(part, DeviceArray) == isinstance(into, DeviceArray)
+        memoryview(into.view(np.ndarray) if is_on_device(into) else into)[:] = memoryview(part)
+
+    async def close(self):
+        await self.send(struct.pack("?Q", True, 0))  # as Dask does
+
+
 @pytest.mark.parametrize("takes_device", [True, False])
-def test_messages_keep_device_arrays_as_they_are_where_the_receiver_takes_them(takes_device):
+def test_ucx_keeps_device_arrays_as_they_are_where_the_receiver_takes_them(
+    takes_device, monkeypatch
+):
+    make = lambda size: np.zeros(size, np.uint8).view(DeviceArray)  # noqa: E731
+    monkeypatch.setattr(protocol, "new_on_device", make)
+
     async def run():
-        accepted = asyncio.get_running_loop().create_future()
-
-        async def keep(comm):
-            accepted.set_result(comm)
-
-        listener = await listen("inproc://", keep)
-        comms = await connect(listener.contact_address), await accepted
-        loop = asyncio.get_running_loop()
-        out = CommChannel(comms[0], loop, TIMEOUT_S, takes_device=takes_device)
-        into = CommChannel(comms[1], loop, TIMEOUT_S)
-        array, room = on_device(np.arange(5)), np.zeros(5, np.float32)
-        room = room.view(DeviceArray) if takes_device else room
-        await asyncio.to_thread(out.send, payload_of(array, is_direct=True))
-        array[...] = -1  # it has been copied
-        await asyncio.to_thread(into.receive_into, room)
+        loop, queues = asyncio.get_running_loop(), (asyncio.Queue(), asyncio.Queue())
+        out = UcxChannel(QueueComm(*queues), loop, TIMEOUT_S)
+        into = UcxChannel(QueueComm(*queues[::-1]), loop, TIMEOUT_S)
+        out.takes_device = takes_device
+        array, rooms = on_device(np.arange(5)), np.zeros((2, 5), np.float32)
+        rooms = [room.view(DeviceArray) if takes_device else room for room in rooms]
+        for room in rooms:
+            await asyncio.to_thread(out.send, payload_of(array, is_direct=True))
+            await asyncio.to_thread(out.flush)
+            await asyncio.to_thread(into.receive_into, room)
+        out.prepare_reuse()  # nothing that `into` has still to receive
         await out.close()
+        with pytest.raises(OSError, match="closed"):
+            await asyncio.to_thread(into.receive_into, rooms[0])
         await into.close()
-        listener.stop()
-        return room.view(np.ndarray)
+        return [room.view(np.ndarray) for room in rooms]
 
-    np.testing.assert_array_equal(asyncio.run(run()), np.arange(5))
-    assert (GPU.downloads, GPU.uploads) == (0 if takes_device else 1, 0)
+    np.testing.assert_array_equal(asyncio.run(run()), np.tile(np.arange(5), (2, 1)))
+    assert (GPU.downloads, GPU.uploads) == (0 if takes_device else 2, 0)
 
 
 def test_host_arrays_are_not_touched():

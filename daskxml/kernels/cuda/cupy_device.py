@@ -304,6 +304,13 @@ def unused_bytes(resource: Any) -> int:
     return 0 if resource is None else max(0, int(resource.pool_size()) - allocated)
 
 
+def new_bytes(size: int) -> Array:
+    """New memory on this process's GPU, ``(size,)`` uint8."""
+    import cupy
+
+    return cupy.empty(size, np.uint8)
+
+
 def to_pinned(array: Any) -> np.ndarray[Any, Any]:
     """Copy an array from a GPU to page-locked memory of CuPy's pool, and wait for it.
 

@@ -151,6 +151,15 @@ def _on_host(array: Any) -> Any:
     return to_pinned(array)
 
 
+def new_on_device(nbytes: int) -> Array:
+    """Return bytes on this process's GPU, which nothing queued there uses any more."""
+    from daskxml.kernels.cuda.cupy_device import new_bytes
+
+    made = new_bytes(nbytes)
+    _wait_for_device(made)
+    return made
+
+
 def copy_payload(payload: Payload) -> Any:
     """Copy a payload in its memory: to ``bytes``, or to a new array on its device.
 

@@ -17,13 +17,7 @@ import numpy as np
 
 from daskxml.core.arrays import Array
 from daskxml.core.errors import ClusterError
-from daskxml.transport.channels.protocol import (
-    Payload,
-    Receiver,
-    Sender,
-    is_on_device,
-    write_payload,
-)
+from daskxml.transport.channels import protocol
 from daskxml.transport.channels.shm_arrays import MappingCache, locate, shared_zeros
 from daskxml.transport.channels.tcp import SocketEnd
 from daskxml.worker.shared_model import SharedHandle
@@ -34,7 +28,7 @@ _HEADER = struct.Struct("<H?")  # bytes that follow; whether they refer to an ar
 _REFERENCE = struct.Struct("<5q?")  # and then the name of the memory
 
 
-class ShmSender(SocketEnd, Sender):
+class ShmSender(SocketEnd, protocol.Sender):
     """The end that sends.
 
     Parameters
@@ -53,13 +47,13 @@ class ShmSender(SocketEnd, Sender):
         self._unread: deque[tuple[memoryview, Array | None]] = deque()
         self._buffers: list[Array] = []  # of copies that were read
 
-    def send(self, data: Payload) -> None:
+    def send(self, data: protocol.Payload) -> None:
         """Write the descriptor of these bytes."""
         if len(data):
             self._note_read(socket.MSG_DONTWAIT)
             self.write(self._describe(memoryview(data)))
 
-    def send_now(self, data: Payload) -> int:
+    def send_now(self, data: protocol.Payload) -> int:
         """Write the descriptor of these bytes, if the socket has room for it."""
         poll = select.poll()
         poll.register(self.socket, select.POLLOUT)
@@ -117,7 +111,7 @@ class ShmSender(SocketEnd, Sender):
                 self._buffers.append(copy)
 
 
-class ShmReceiver(SocketEnd, Receiver):
+class ShmReceiver(SocketEnd, protocol.Receiver):
     """The end that receives.
 
     Parameters
@@ -139,19 +133,19 @@ class ShmReceiver(SocketEnd, Receiver):
         """Copy one array out of the sender's memory."""
         if array.nbytes:
             arrived, is_reference = self._next(array)
-            write_payload(memoryview(arrived), array)
+            protocol.write_payload(memoryview(arrived), array)
             if is_reference:
                 self.write(_ACKNOWLEDGEMENT)
 
     def borrow(self, into: Array) -> Array:
         """Return one array in the sender's memory; a small one in ``into``."""
-        if not into.nbytes or is_on_device(into):
+        if not into.nbytes or protocol.is_on_device(into):
             self.receive_into(into)
             return into
         arrived, self._is_borrowing = self._next(into)
         if self._is_borrowing:
             return arrived.view(into.dtype).reshape(into.shape)
-        write_payload(memoryview(arrived), into)
+        protocol.write_payload(memoryview(arrived), into)
         return into
 
     def release(self) -> None:

@@ -13,14 +13,7 @@ from contextlib import suppress
 import numpy as np
 
 from daskxml.core.arrays import Array
-from daskxml.transport.channels.protocol import (
-    Payload,
-    Receiver,
-    Sender,
-    host_bytes,
-    is_on_device,
-    write_payload,
-)
+from daskxml.transport.channels import protocol
 
 SMALL_BYTES = 1 << 16  # above this a copy into the kernel costs more than waking a thread
 
@@ -42,7 +35,7 @@ class SocketEnd:
             connection.setsockopt(socket.SOL_SOCKET, option, _time_value(timeout_s))
         self.socket = connection
 
-    def write(self, data: Payload) -> None:
+    def write(self, data: protocol.Payload) -> None:
         """Write all of these bytes into the socket."""
         try:
             self.socket.sendall(data)
@@ -79,7 +72,7 @@ class SocketEnd:
         self.socket.close()
 
 
-class TcpChannel(SocketEnd, Sender, Receiver):
+class TcpChannel(SocketEnd, protocol.Sender, protocol.Receiver):
     """Either end of a channel over a TCP socket.
 
     Examples
@@ -97,11 +90,11 @@ class TcpChannel(SocketEnd, Sender, Receiver):
 
     inline_bytes = SMALL_BYTES
 
-    def send(self, data: Payload) -> None:
+    def send(self, data: protocol.Payload) -> None:
         """Send these bytes; the kernel then has a copy."""
         self.write(data)
 
-    def send_now(self, data: Payload) -> int:
+    def send_now(self, data: protocol.Payload) -> int:
         """Send what the kernel takes at once."""
         try:
             return self.socket.send(data, socket.MSG_DONTWAIT)
@@ -110,12 +103,12 @@ class TcpChannel(SocketEnd, Sender, Receiver):
 
     def receive_into(self, array: Array) -> None:
         """Receive straight into the array; through the host into one on a device."""
-        if is_on_device(array):
+        if protocol.is_on_device(array):
             arrived = np.empty(array.shape, array.dtype)
-            self.read_into(host_bytes(arrived))
-            write_payload(arrived, array)
+            self.read_into(protocol.host_bytes(arrived))
+            protocol.write_payload(arrived, array)
         else:
-            self.read_into(host_bytes(array))
+            self.read_into(protocol.host_bytes(array))
 
 
 def _time_value(seconds: float) -> bytes:
