@@ -40,12 +40,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from distributed import Client, Worker
+from distributed import Client, Worker, WorkerPlugin
 
 import daskxml
 from daskxml.cluster.connection import local_cluster
@@ -71,34 +72,39 @@ GROUPS, PERIOD_US, SHARE = Path("/sys/fs/cgroup/cpu"), 2000, 0.7
 SETS = {"bibtex": 0.4, "delicious": 0.8, "stackex4-2k": 1.5}  # ms of a batch of 64 rows
 
 
-def sleep_through_batches(speeds: dict[str, float], dask_worker: Worker) -> None:
-    """On a worker: replace the step by a sleep according to its speed; record lease times."""
-    from daskxml.core.work_stats import WorkStats
-    from daskxml.worker.replica import Replica
-    from daskxml.worker.training_worker import TrainingWorker
+@dataclass
+class Sleeping(WorkerPlugin):
+    """On workers, also those that come later: a step is a sleep; lease times are recorded."""
 
-    pause_s = BATCH_S / speeds[str(dask_worker.name)]
-    overslept_s = 0.0  # a sleep is too long, by more of a short one: the next makes up for it
+    speeds: dict[str, float]
 
-    def step(self: Replica, batch: Any, lr: float, key: int) -> WorkStats:
-        nonlocal overslept_s
-        rows = sum(len(segment.rows) for segment in batch)
-        wanted_s = max(0.0, pause_s * rows / BATCH_ROWS - overslept_s)
-        begun_s = time.perf_counter()
-        time.sleep(wanted_s)
-        overslept_s = time.perf_counter() - begun_s - wanted_s
-        return WorkStats(rows=rows, nonzeros=rows)
+    def setup(self, worker: Worker) -> None:  # noqa: D102 (Dask calls it)
+        from daskxml.core.work_stats import WorkStats
+        from daskxml.worker.replica import Replica
+        from daskxml.worker.training_worker import TrainingWorker
 
-    Replica.step = step  # type: ignore[method-assign]
-    lease, dask_worker.daskxml_leases = TrainingWorker.lease, []  # type: ignore[attr-defined]
+        pause_s = BATCH_S / self.speeds[str(worker.name)]
+        overslept_s = 0.0  # a sleep is too long, by more of a short one: the next makes up for it
 
-    def recorded_lease(*args: Any) -> Any:
-        begun_s = time.monotonic()  # the same clock in all processes of a machine
-        result = lease(*args)
-        dask_worker.daskxml_leases.append((begun_s, time.monotonic()))  # type: ignore[attr-defined]
-        return result
+        def step(_: Replica, batch: Any, lr: float, key: int) -> WorkStats:
+            nonlocal overslept_s
+            rows = sum(len(segment.rows) for segment in batch)
+            wanted_s = max(0.0, pause_s * rows / BATCH_ROWS - overslept_s)
+            begun_s = time.perf_counter()
+            time.sleep(wanted_s)
+            overslept_s = time.perf_counter() - begun_s - wanted_s
+            return WorkStats(rows=rows, nonzeros=rows)
 
-    TrainingWorker.lease = recorded_lease  # type: ignore[method-assign]
+        Replica.step = step  # type: ignore[method-assign]
+        lease, worker.daskxml_leases = TrainingWorker.lease, []  # type: ignore[attr-defined]
+
+        def recorded_lease(*args: Any) -> Any:
+            begun_s = time.monotonic()  # the same clock in all processes of a machine
+            result = lease(*args)
+            worker.daskxml_leases.append((begun_s, time.monotonic()))  # type: ignore[attr-defined]
+            return result
+
+        TrainingWorker.lease = recorded_lease  # type: ignore[method-assign]
 
 
 def take_leases(dask_worker: Worker) -> tuple[str, list[tuple[float, float]]]:
@@ -142,7 +148,7 @@ def measure_gaps(merges: int) -> list[dict[str, Any]]:
     for mib, (features, labels) in MODELS.items():
         spec = SyntheticSpec(rows=3000, features=features, labels=labels, seed=1)
         with cluster_with_rows(2, spec) as (client, path):
-            client.run(sleep_through_batches, {"0": 1.0, "1": 1.0})
+            client.register_plugin(Sleeping({"0": 1.0, "1": 1.0}))
             for name in ("adaptive-sgd", "elastic"):
                 batches = {"batch_max": BATCH_ROWS, "megabatch_batches": 20}
                 settings = {
@@ -161,17 +167,13 @@ def measure_gaps(merges: int) -> list[dict[str, Any]]:
 def run(megabatch_batches: int, megabatches: int) -> list[dict[str, Any]]:
     """Return the history of a run on sleeping workers."""
     spec = SyntheticSpec(rows=5000, features=200, labels=50, seed=1)
+    sizes = {"batch_max": BATCH_ROWS, "batch_min": BATCH_ROWS}
     settings = {
-        "strategy": {
-            "batch_max": BATCH_ROWS,
-            "batch_min": BATCH_ROWS,
-            "megabatch_batches": megabatch_batches,
-        },
+        "strategy": {**sizes, "megabatch_batches": megabatch_batches},
         "training": {"megabatches": megabatches},
     }
     with cluster_with_rows(4, spec) as (client, path):
-        speeds = {str(i): speed for i, speed in enumerate(SPEEDS)}
-        client.run(sleep_through_batches, speeds)
+        client.register_plugin(Sleeping({str(i): speed for i, speed in enumerate(SPEEDS)}))
         return daskxml.train(settings, client=client, train=path).history
 
 
@@ -205,7 +207,7 @@ def freeze(workers: int, quorum: float, seconds: float) -> dict[str, Any]:
         "evaluation": {"every": 1_000_000},
     }
     with cluster_with_rows(workers, spec) as (client, path):
-        client.run(sleep_through_batches, {str(i): 1.0 for i in range(workers)})
+        client.register_plugin(Sleeping({str(i): 1.0 for i in range(workers)}))
         victim = list(client.run(os.getpid).values())[1]
 
         def follow(row: dict[str, Any]) -> Any:
