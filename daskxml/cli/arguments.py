@@ -243,7 +243,7 @@ _MIXING = (
     _takes("--weights", type=numbers, metavar="W,W", help="one for each model; their sum is 1"),
 )  # fmt: skip
 
-_SERVING = (  # those of `daskxml.cli.serving.ServingSettings` have its defaults
+_SERVING = (  # those of `daskxml.cli.asgi.ServingSettings` have its defaults
     _MODEL,
     _takes("--host", default="127.0.0.1", help="0.0.0.0: also for other machines"),
     _takes("--port", type=port, default=8000, help="0: any free port"),

@@ -27,13 +27,13 @@ def serve(options: Options) -> int:
         import uvicorn
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-        from daskxml.cli.serving import ServingSettings, create_app
+        from daskxml.cli.asgi import ServingSettings, create_app
     except ImportError as error:
         need = "serving needs FastAPI and uvicorn: pip install 'daskxml[serve]'"
         raise ConfigError(need) from error
     sys.setswitchinterval(_SWITCH_S)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    logging.getLogger("daskxml.cli.serving").setLevel(logging.INFO)
+    logging.getLogger("daskxml.cli.asgi").setLevel(logging.INFO)
     given = {field.name: getattr(options, field.name, None) for field in fields(ServingSettings)}
     settings = ServingSettings(**{n: value for n, value in given.items() if value is not None})
     with _listening(options.host, options.port) as listener:

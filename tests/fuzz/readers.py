@@ -24,7 +24,7 @@ import scipy.sparse as sp
 
 import daskxml
 from daskxml.api.in_process import simulate, train_here
-from daskxml.cli.serving import create_app
+from daskxml.cli.asgi import create_app
 from daskxml.config import load_run_config
 from daskxml.core.errors import DaskxmlError, InputError
 from daskxml.data.formats import plan_files, read_block

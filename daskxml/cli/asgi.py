@@ -31,7 +31,7 @@ from daskxml.data.scan import count_json
 from daskxml.models.rankings import Ids, Scores, empty_rows, named
 from daskxml.observe.html import TEMPLATES
 
-logger = logging.getLogger("daskxml.cli.serving")
+logger = logging.getLogger("daskxml.cli.asgi")
 _PATHS = frozenset({"/predict", "/model", "/health", "/ready", "/metrics"})
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
