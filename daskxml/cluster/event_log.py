@@ -101,7 +101,7 @@ class EventLog:
     def _summarize_state(self) -> str:
         if not self.is_over:
             return str(self.status["state"])
-        ended = self.events[-1]
+        ended = next(event for event in reversed(self.events) if event["kind"] == "ended")
         if ended["reason"] != "error":
             return f"ended by {ended['reason']}"
         return "failed: " + " ".join(str(revive(ended["error"])).split())

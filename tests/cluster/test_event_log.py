@@ -49,12 +49,14 @@ def test_errors_come_back_as_they_were(error: Exception) -> None:
     async def work() -> EventLog:
         event_log = EventLog()
         event_log.end_badly(error)
+        event_log.event("warning", text="no checkpoint: the disk is full")
         return event_log
 
     event_log = asyncio.run(work())
     assert event_log.is_over
     assert event_log.has_failed
-    back = revive(event_log.events[-1]["error"])
+    assert event_log.summary()["state"] == f"failed: {error}"
+    back = revive(event_log.events[0]["error"])
     assert type(back) is type(error)
     assert str(back) == str(error)
 

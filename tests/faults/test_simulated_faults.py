@@ -459,6 +459,16 @@ MENDED: dict[str, Case] = {
         replace(fault("kill here", "evaluate_pieces", at=128, returns_s=-1.0), same_address=False),
         machines=2, transport="tcp", follows=True, grace=0.01,
     ),
+    "a warning after its end hides how a run ended": Case(
+        2538514, "adaptive-sgd", False, True, workers=4, epochs=1, checkpoint_every=3, machines=2,
+        transport="tls", pools=1,
+        faults=(
+            Fault(39, "kill here", 2, 0.3098767811104433, 5.0, False),
+            Fault(39, "kill here", 1, 1.070405797928796, 0.01, True, lag=1),
+            fault("full", "", at=137, lasts_s=0.4315904008345159),
+            fault("attach", "", at=186),
+        ),
+    ),
     "a late worker's change is dropped": by_quorum(
         1043, "static", 3, 2, 1,
         frozen("evaluate_pieces", 0.74, lag=1), frozen("evaluate_pieces", 2.65),
