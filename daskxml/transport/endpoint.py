@@ -13,12 +13,12 @@ the next one of the same workers: `Channels`, which `daskxml.transport.communica
 from __future__ import annotations
 
 import asyncio
+import queue
 import select
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -36,26 +36,19 @@ from daskxml.collectives.messages import (
 )
 from daskxml.core.arrays import Array
 from daskxml.transport import handshake
-from daskxml.transport.channels.protocol import (
-    Channel,
-    Payload,
-    Receiver,
-    Sender,
-    Signal,
-    payload_of,
-)
+from daskxml.transport.channels import protocol
 from daskxml.transport.handshake import ChannelId, Collective
 from daskxml.transport.ucx import takes_device_arrays
 
-AnyChannel = TypeVar("AnyChannel", bound=Channel)
+AnyChannel = TypeVar("AnyChannel", bound=protocol.Channel)
 
 
 @dataclass(frozen=True, slots=True)
 class Channels:
     """The open channels of an endpoint, by the peer's rank."""
 
-    receivers: Mapping[int, Receiver]
-    senders: Mapping[int, Sender]
+    receivers: Mapping[int, protocol.Receiver]
+    senders: Mapping[int, protocol.Sender]
 
     async def close(self) -> None:
         """Close them."""
@@ -83,41 +76,59 @@ class SendQueue:
 
     def __init__(
         self,
-        connect: Callable[[], Sender],
+        connect: Callable[[], protocol.Sender],
         on_failure: Callable[[OSError], None],
-        channel: Sender | None = None,
+        channel: protocol.Sender | None = None,
     ) -> None:
         self._connect, self._on_failure, self._channel = connect, on_failure, channel
-        self._thread = ThreadPoolExecutor(1, "daskxml-out")
-        self._sending: deque[Future[None]] = deque()
+        self._queue: queue.SimpleQueue[protocol.Payload | threading.Event | None] = (
+            queue.SimpleQueue()
+        )
+        self._given = self._taken = 0  # arrays: a future for each took as long as to send it
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="daskxml-out", daemon=True)
 
-    def put(self, data: Payload) -> None:
+    def put(self, data: protocol.Payload) -> None:
         """Send these bytes; returns before they have left."""
-        while self._sending and self._sending[0].done():
-            self._sending.popleft()
         channel = self._channel
-        if channel and not self._sending and len(data) <= channel.inline_bytes:
+        if channel and self._given == self._taken and len(data) <= channel.inline_bytes:
             data = data[channel.send_now(data) :]
         if len(data):
-            self._sending.append(self._thread.submit(self._send, data))
+            if not self._given:
+                self._thread.start()
+            self._given += 1
+            self._queue.put(data)
 
     def flush(self) -> None:
         """Wait until every array may be overwritten, or sending has failed."""
-        while self._sending:
-            self._sending.popleft().result()
+        if self._given:
+            sent = threading.Event()
+            self._queue.put(sent)
+            sent.wait()
+        if self._problem is not None:
+            raise self._problem
         if self._channel is not None:
             self._channel.flush()
 
     def close(self) -> None:
         """Send nothing more, and end the thread; a blocked channel must be aborted first."""
-        self._thread.shutdown(cancel_futures=True)
+        if self._given:
+            self._queue.put(None)
+            self._thread.join()
 
-    def _send(self, data: Payload) -> None:
-        try:
-            self._channel = self._channel or self._connect()
-            self._channel.send(data)
-        except OSError as error:
-            self._on_failure(error)
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, threading.Event):
+                item.set()
+                continue
+            try:
+                self._channel = self._channel or self._connect()
+                self._channel.send(item)
+            except OSError as error:
+                self._on_failure(error)
+            except BaseException as error:
+                self._problem = error
+            self._taken += 1
 
 
 class Endpoint:
@@ -144,7 +155,7 @@ class Endpoint:
         self._receivers = _as_futures(peers, channels.receivers)
         self._senders = _as_futures(peers, channels.senders)
         self._queues: dict[int, SendQueue] = {}
-        self._lender: Receiver | None = None  # of the array that is borrowed
+        self._lender: protocol.Receiver | None = None  # of the array that is borrowed
         self._known: dict[int, None] = {}  # peers for `ReceiveAny`, the latest sender last
         self._opening: dict[asyncio.Task[None], None] = {}
         self._lock = threading.Lock()
@@ -177,7 +188,7 @@ class Endpoint:
         """Abort all channels; the program fails when it next uses one. Callable from any thread."""
         with self._lock:
             self._failure = self._failure or failure
-        futures: list[Future[Receiver] | Future[Sender]]
+        futures: list[Future[protocol.Receiver] | Future[protocol.Sender]]
         futures = [*self._receivers.values(), *self._senders.values()]
         for future in futures:
             if not future.cancel() and future.exception() is None:
@@ -201,8 +212,8 @@ class Endpoint:
             self.abort(error if isinstance(error, OSError) else _left())
             raise
         finally:
-            for queue in self._queues.values():
-                queue.close()
+            for each in self._queues.values():
+                each.close()
 
     def _drive(self, program: Program[Result]) -> ProgramResult[Result]:
         """Execute a program's operations to its end; all that it sent has left then."""
@@ -248,7 +259,7 @@ class Endpoint:
                 channel=_opened(self._senders).get(to),
             )
         with self._naming(to):
-            self._queues[to].put(payload_of(array, takes_device_arrays(address)))
+            self._queues[to].put(protocol.payload_of(array, takes_device_arrays(address)))
 
     def _borrow(self, source: int, into: Array) -> Array:
         with self._naming(source):
@@ -285,14 +296,14 @@ class Endpoint:
         return next(peer for peer in self._known if peer in ready)
 
     def _flush(self) -> None:
-        for to, queue in self._queues.items():
+        for to, each in self._queues.items():
             with self._naming(to):
-                queue.flush()
+                each.flush()
         self._check()
 
     # ---------------------------------------------------------------- opening channels
 
-    def _connect(self, peer: int) -> Sender:
+    def _connect(self, peer: int) -> protocol.Sender:
         """Open a channel to a peer, from the thread of its queue."""
         sender = self._senders[peer]
         if not sender.done():
@@ -300,7 +311,7 @@ class Endpoint:
             self._loop.call_soon_threadsafe(self._open, work, sender)
         return self._wait(sender)
 
-    async def _accept(self, peer: int) -> Receiver:
+    async def _accept(self, peer: int) -> protocol.Receiver:
         """Wait for a peer's connection, and open the channel from it."""
         channel = ChannelId(self._collective.id, sender=peer, receiver=self.rank)
         pending = await self._collective.rendezvous.accept(channel)
@@ -391,7 +402,7 @@ async def _keep_or_close(channels: Mapping[int, AnyChannel], keeps: bool) -> dic
     return {**channels} if keeps else {}
 
 
-def _wait_for_any(signals: Mapping[Signal, int], timeout_s: float) -> set[int]:
+def _wait_for_any(signals: Mapping[protocol.Signal, int], timeout_s: float) -> set[int]:
     """Return the peers of those signals that are the first to be ready."""
     futures = [signal for signal in signals if isinstance(signal, Future)]
     if futures:  # then all are: the comms of a collective are of one kind

@@ -58,7 +58,7 @@ def test_an_open_channel_needs_no_thread_for_small_arrays(ends):
     queue = SendQueue(lambda: here, fail, here)
     queue.put(host_bytes(np.arange(3, dtype="f4")))
     assert received(there, 3).tolist() == [0, 1, 2]
-    assert not queue._thread._threads
+    assert not queue._thread.is_alive()
     queue.put(host_bytes(np.ones(BIG_FLOATS, "f4")))
     assert received(there, BIG_FLOATS).all()
     queue.flush()
