@@ -165,11 +165,11 @@ class UcxChannel(CommChannel):
         with self._breaking():
             await self._comm.ep.recv(header)
             is_closed, is_device, size = _HEADER.unpack(header)
-            if is_closed or self._comm.closed():
-                raise CommClosedError("the connection was closed")
             payload = protocol.new_on_device(size) if is_device else np.empty(size, np.uint8)
             if size:
                 await self._comm.ep.recv(payload)
+            if is_closed or self._comm.closed():  # what is cancelled then returns as if it had come
+                raise CommClosedError("the connection was closed")
         return payload
 
     @contextmanager
