@@ -45,6 +45,7 @@ def same(left: dict, right: dict) -> bool:
 )
 def test_what_was_written_is_read(tmp_path_factory, held: dict, metadata: dict) -> None:
     path = tmp_path_factory.mktemp("tensors") / "any.safetensors"
+    metadata.pop("daskxml.sha256", None)  # the file's own
     held = {name: np.array(np.nan_to_num(array)) for name, array in held.items()}
     write_tensors(path, held, metadata)
     found, found_metadata = read_tensors(path)

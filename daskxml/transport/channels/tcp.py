@@ -79,7 +79,7 @@ class TcpChannel(SocketEnd, protocol.Sender, protocol.Receiver):
     --------
     >>> import asyncio
     >>> here, there = (TcpChannel(end, 5.0) for end in socket.socketpair())
-    >>> here.send(host_bytes(np.arange(3, dtype="f4")))
+    >>> here.send(protocol.host_bytes(np.arange(3, dtype="f4")))
     >>> array = np.empty(3, "f4")
     >>> there.receive_into(array)
     >>> array
