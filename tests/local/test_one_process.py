@@ -82,7 +82,7 @@ def test_a_model_that_does_not_fit_is_refused():
 def in_memory():
     """The objects of this package that are there, by their class."""
     kinds = (type(each) for each in gc.get_objects())
-    return Counter(kind.__qualname__ for kind in kinds if str(kind.__module__).startswith("daskxml"))
+    return Counter(it.__qualname__ for it in kinds if str(it.__module__).startswith("daskxml"))
 
 
 @pytest.mark.parametrize("run_file", [config("adaptive-sgd"), "tree"], ids=["network", "tree"])
