@@ -64,7 +64,7 @@ from device import random_rows, write_each
 
 SETS, TREE_SETS = ("bibtex", "delicious"), ("nvd-product", "stackex4-2k", "made-up")
 SEEDS = (0, 1, 2)
-POOL_THREADS, LONG = 2, 2000  # batches of a mega-batch, for which shares follow speeds
+POOL_THREADS, LONG = 2, 2000  # batches of a long mega-batch
 UCX = "ucx" if find_spec("distributed_ucxx") else "tcp"
 Row = dict[str, Any]
 

@@ -84,7 +84,7 @@ class SendQueue:
         self._queue: queue.SimpleQueue[protocol.Payload | threading.Event | None] = (
             queue.SimpleQueue()
         )
-        self._given = self._taken = 0  # arrays: a future for each took as long as to send it
+        self._given = self._taken = 0  # arrays; a future for each was slower
         self._problem: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="daskxml-out", daemon=True)
 
