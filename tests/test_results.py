@@ -185,6 +185,19 @@ def test_a_stale_result_is_named_and_fails_a_release(planted, capsys):
     assert results.check(index, is_release=True) == 1
 
 
+def test_a_file_behind_a_minus_makes_no_result_older(planted):
+    (planted / "code/notes.py").write_text("print(1)")
+    index = results.Index(planted)
+    step = index.results["step"]
+    alone = results.replace(step, sources=("code", "-code/step.py"))
+    before = index.digest(step), index.digest(alone)
+    edit(planted / "code/step.py", "print(1)", "print(3)")
+    assert index.digest(step) != before[0]
+    assert index.digest(alone) == before[1]
+    named_as_well = results.replace(alone, sources=(*alone.sources, "code/step.py"))
+    assert index.digest(named_as_well) != index.digest(alone)
+
+
 def test_a_page_of_today_s_results_has_no_note(planted):
     index = results.Index(planted)
     assert results.note(index, (planted / "README.md").read_text(), planted) == ""

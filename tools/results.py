@@ -82,7 +82,7 @@ class Result:
         The command, in the repository's root; "" where the script is gone or needs what a plain
         machine lacks.
     sources
-        Keys of the index's ``[sources]``, or paths.
+        Keys of the index's ``[sources]``, or paths; a file behind a minus is left out of a folder.
     commit, digest, date, machine, load
         Of the measurement; load is that of one minute when it began.
     """
@@ -149,7 +149,8 @@ class Index:
 
         Of Python, of what is executed: comments and docstrings make no result older.
         """
-        paths = self.sources(result)
+        sources = self.sources(result)
+        paths = [path for path in sources if not path.startswith("-")]
         if commit:
             listed = _git(self.root, "ls-tree", "-r", commit, "--", *paths).splitlines()
             found = [(each.split("\t")[1], each.split()[2]) for each in listed]
@@ -157,7 +158,9 @@ class Index:
         else:
             files = (file for path in paths for file in _sources_below(self.root / path))
             named = [(file.relative_to(self.root).as_posix(), _digest_of(file)) for file in files]
-        return hashlib.sha256(repr(sorted(named)).encode()).hexdigest()[:12]
+        left_out = {path[1:] for path in sources if path.startswith("-")} - {*sources}
+        counted = sorted({pair for pair in named if pair[0] not in left_out})
+        return hashlib.sha256(repr(counted).encode()).hexdigest()[:12]
 
     def is_stale(self, result: Result) -> bool:
         """Whether its sources have changed since, or it is not there."""

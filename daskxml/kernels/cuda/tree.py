@@ -265,7 +265,7 @@ def _without_rows(children: int) -> FittedBlock:
 def _orders(problem: NodeProblem, passes: int) -> Array:
     from daskxml.kernels.cpu.tree import row_orders  # imports Numba: no other kernel does
 
-    return row_orders(problem.rows.shape[0], problem.key, passes).reshape(-1)
+    return row_orders(problem.rows.shape[0], np.uint64(problem.key), passes).reshape(-1)
 
 
 def _given(weights: Sequence[Array | None], sizes: Array) -> Array | None:

@@ -163,10 +163,7 @@ def choose_cost(
 
 def _is_uneven(x: Csr) -> bool:
     """Whether the root of the values changes the direction of rows of unit length much."""
-    if x.data is None:
-        return False
-    products = x.data * np.asarray(powered(x, _FLATTER).data)
-    return float(products.sum()) < _ALIKE * x.rows
+    return x.data is not None and np.sum(x.data * powered(x, _FLATTER).data) < _ALIKE * x.rows
 
 
 def climb(
