@@ -91,8 +91,7 @@ class Cluster:
                 given = RowStages(client, publish).vectorized_files(config)
             placed = place_given(client, given, config)
             publish = _releasing(publish, given, placed)
-            name = secrets.token_hex(4)  # known before it begins: Ctrl-C may come at any time
-            follower = RunFollower(client, name, publish, job.directory, config)
+            follower = RunFollower(client, _new_name(), publish, job.directory, config)
             try:
                 follower.start(
                     {name: [part.key for part in parts] for name, parts in placed.items()},
@@ -157,6 +156,11 @@ def launch(
 def _warner(publish: OnEvent) -> Warn:
     """Return a function that publishes a line of text as an event."""
     return lambda text: publish({"kind": "warning", "text": text})
+
+
+def _new_name() -> str:
+    """Return the name of a run, known here before it begins: Ctrl-C may come at any time."""
+    return secrets.token_hex(4)
 
 
 def _releasing(on_event: OnEvent, matrices: Mapping[str, Given], placed: Scattered) -> OnEvent:

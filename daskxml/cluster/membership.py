@@ -322,7 +322,7 @@ class Membership(Admission):
             return []
         waiting, workers = remaining(self._ready), self.group.workers
         ready = [worker for worker in waiting if workers.get(worker.name, worker) is worker]
-        ready = [w for w in ready if w not in self._copies or self._copies[w].done()]
+        ready = [worker for worker in ready if not self._is_copying(worker)]
         self._ready = dict.fromkeys(worker for worker in waiting if worker not in ready)
         for worker in ready:
             if worker.generation != generation:
@@ -335,6 +335,9 @@ class Membership(Admission):
             self.group.workers[worker.name] = worker
         self.publish_hardware(fresh)
         return fresh
+
+    def _is_copying(self, worker: WorkerHandle) -> bool:
+        return worker in self._copies and not self._copies[worker].done()
 
     async def catch_up(self, generation: int) -> None:
         """Wait, for a limited time, for workers whose copies of the model were outdated repeatedly.

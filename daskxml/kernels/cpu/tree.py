@@ -116,8 +116,12 @@ def node_columns(column_of: Any, indptr: Any, indices: Any, rows: Any) -> int:
     for i in range(rows.shape[0]):
         for j in range(indptr[rows[i]], indptr[rows[i] + 1]):
             column_of[indices[j]] = 1
-    column_of *= np.cumsum(column_of).astype(np.int32)
-    return column_of.max()
+    count = 0
+    for feature in range(column_of.shape[0]):
+        if column_of[feature]:
+            count += 1
+            column_of[feature] = count
+    return count
 
 
 @njit(nogil=True)
@@ -388,11 +392,11 @@ def large_weights(weight: Any, children: int, bound: Any) -> Any:
 
     Each weight is written, and the next one over it if it is small: no branch depends on it.
     """
-    counts = np.zeros(weight.shape[0], np.int32)
+    counts, kept, place = np.zeros(weight.shape[0], np.int32), 0, 0
     for j in range(weight.shape[0]):
         for c in range(children):
             counts[j] += abs(weight[j, c]) >= bound
-    kept, place = counts.sum(), 0
+        kept += counts[j]
     numbers, values = np.empty(kept + 1, np.uint16), np.empty(kept + 1, np.float32)
     for j in range(weight.shape[0]):
         for c in range(children):
