@@ -97,7 +97,7 @@ class Collectives:
             follows = number if connected == workers else 0
             peers = self._peers(f"merge {command.generation}", workers, follows)
             self._connected = [], 0
-            merge = pickle.dumps((peers, command))  # once, and quicker than by Dask
+            merge = pickle.dumps((peers, command))  # as are answers: quicker than by Dask
             parts = [self._merge_on(worker, merge, rank) for rank, worker in enumerate(workers)]
             answers = await self._attempt(peers, workers, parts)
             if isinstance(answers, dict):
@@ -113,7 +113,7 @@ class Collectives:
         """Let a worker take part."""
         with self.group.timeline.doing("merge", worker.name):
             answer = await self.group.call(worker, "daskxml_merge", merge=merge, rank=rank)
-            return answer["result"]
+            return pickle.loads(answer)
 
     # ------------------------------------------------------------------ gangs
 

@@ -192,8 +192,8 @@ class RunWorkerPlugin(WorkerPlugin):
         norm: float = await offload(worker.squared_norm)
         return norm
 
-    async def merge(self, run: str, merge: bytes, rank: int) -> dict[str, Any]:
-        """Take part in a merge, whose result is left in ``scratch``.
+    async def merge(self, run: str, merge: bytes, rank: int) -> bytes:
+        """Take part in a merge, whose result is left in ``scratch``; return what it took, pickled.
 
         Its group and command come pickled, twice if the connection breaks before it is answered.
         """
@@ -207,7 +207,7 @@ class RunWorkerPlugin(WorkerPlugin):
             part = self.communicator.run_programs(peers, {rank: program})
             self._merges[run] = peers.id, (result := asyncio.ensure_future(part))
         (own,) = await asyncio.shield(result)
-        return {"result": to_serialize(own)}
+        return pickle.dumps(own)
 
     async def commit(self, run: str, generation: int) -> bool:
         """Make the merged model the global one."""

@@ -347,11 +347,11 @@ class FakeWorker:
         if self._member is not None:
             self._member.put(pickle.loads(lease))
 
-    async def daskxml_merge(self, merge: bytes, rank: int) -> dict[str, Any]:
+    async def daskxml_merge(self, merge: bytes, rank: int) -> bytes:
         peers, command = pickle.loads(merge)
         self._commit(command.generation - 1)
         await self._take_part(peers)
-        return {"result": ProgramResult(result={}, busy_s=0.0, sent_bytes=1)}
+        return pickle.dumps(ProgramResult(result={}, busy_s=0.0, sent_bytes=1))
 
     async def daskxml_commit(self, generation: int) -> int:
         self._commit(generation)
