@@ -44,8 +44,8 @@ from daskxml.api.in_process import train_here
 from daskxml.config import load_run_config
 from daskxml.core.arrays import Array
 from daskxml.data.rows import from_scipy, label_counts, take_rows, to_scipy
-from daskxml.local.rows import Rows
 from daskxml.models.trees.search import COSTS, prepare_trees
+from daskxml.session.row_loading import Rows, Shards
 from trees import KS, read
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -103,9 +103,8 @@ def few(name: str, given: Rows, count: int) -> Measured:
             for part in (own, test)
         ]
         counts = label_counts(parts[0].labels, len(labels))
-        found = measure(
-            name, replace(given, train=parts[:1], test=parts[1:], label_counts=counts), 1
-        )
+        shards = {"train": Shards(parts[:1], ()), "test": Shards(parts[1:], ())}
+        found = measure(name, replace(given, **shards, label_counts=counts), 1)
         means = {cost: 100 * hits.mean() for cost, hits in found["hits"].items()}
         for what, cost in {"chosen": found["chosen"][0], **{str(c): c for c in COSTS}}.items():
             lost.setdefault(what, []).append(max(means.values()) - means[cost])

@@ -50,8 +50,7 @@ class Block(NamedTuple):
     @classmethod
     def of(cls, rows: Partition, model: Model, k: int) -> Block:
         """Rank the labels of rows."""
-        found = model.predict_top_k(rows, k, rank_empty=False)
-        return cls(*found, unknown_rows(model, rows))
+        return cls(*model.predict_top_k(rows, k, rank_empty=False), unknown_rows(model, rows))
 
 
 def unknown_rows(model: Model, rows: Partition) -> int:

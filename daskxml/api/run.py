@@ -172,8 +172,7 @@ def in_memory(rows: Any, name: str) -> Any:
         If they are on a cluster.
     """
     _check_is_here(rows)
-    is_here = hasattr(rows, "partitions") or hasattr(rows, "placement")
-    return rows if is_here else None
+    return rows if hasattr(rows, "partitions") or hasattr(rows, "placement") else None
 
 
 def split_given(given: Sequence[Any]) -> tuple[Any, Any]:

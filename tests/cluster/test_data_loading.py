@@ -1,14 +1,17 @@
 """Files to shuffled partitions on a real cluster: the same rows in the same order, however cut."""
 
+import asyncio
 import gzip
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from distributed import Client
 
-from daskxml.cluster.data_loading import ClusterTasks
+from daskxml.cluster.data_loading import ClusterTasks, _name_rows
+from daskxml.config import load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
 from daskxml.data.reading import Facts, Recipe
@@ -166,3 +169,16 @@ def test_tables_are_read_in_blocks_on_the_workers(
     (tmp_path / name).unlink()
     with pytest.raises(InputError, match="no such file"):
         ingested(client, source, 3)
+
+
+@pytest.mark.parametrize("stamps", [[["train.txt", 1, 2]], None])
+def test_runs_share_rows_of_files_that_can_be_asked(stamps: Any) -> None:
+    """Where they cannot be, the name is the run's own."""
+
+    async def stamped(*args: Any, **options: Any) -> Any:
+        return stamps
+
+    config = load_run_config({"data": {"train": ["train.txt"]}, "training": {"epochs": 1}})
+    client = cast("Any", SimpleNamespace(submit=stamped))
+    names = [asyncio.run(_name_rows(client, config, run, {})) for run in ("one", "two")]
+    assert names == ["one", "two"] if stamps is None else names[0] == names[1]

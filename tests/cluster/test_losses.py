@@ -125,6 +125,35 @@ def test_a_session_ends_while_a_worker_is_created(monkeypatch: pytest.MonkeyPatc
     assert closed == [old]
 
 
+def test_a_worker_that_closes_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+
+    class Closing:
+        def __init__(self, worker: Any) -> None:
+            pass
+
+        async def close(self) -> None:
+            closed.append("communicator")
+
+    monkeypatch.setattr(worker_plugin, "Communicator", Closing)
+    plugin, worker = RunWorkerPlugin(), SimpleNamespace(handlers={}, stream_handlers={}, address="")
+    plugin.setup(cast("Any", worker))
+    assert "daskxml_merge" in worker.handlers
+    queue: Any = SimpleNamespace(close=lambda: closed.append("queue"))
+    plugin.add_queue("run", queue, plugin.removals["run"])
+    asyncio.run(plugin.teardown(cast("Any", worker)))
+    assert closed == ["queue", "communicator"]
+    assert worker.handlers == {}
+
+
+def test_the_timeline_has_each_workers_leases() -> None:
+    dask = train(Script(), "adaptive-sgd", workers=2)
+    check(dask)
+    done = dask.driver.group.timeline.done
+    assert {work.worker for work in done if work.what == "lease"} == {"0", "1"}
+    assert not dask.driver.group.timeline._leases
+
+
 def test_a_worker_joins_without_another_event() -> None:
     class SecondWorker(Script):
         async def before(self, dask: VirtualDask, worker: FakeWorker, step: str) -> None:

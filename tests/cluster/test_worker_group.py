@@ -8,6 +8,7 @@ from distributed import Client, LocalCluster, wait
 from daskxml.cluster import worker_group
 from daskxml.cluster.worker_group import (
     Answers,
+    BackgroundTasks,
     LostBeforeAnswer,
     WorkerGroup,
     WorkerHandle,
@@ -33,6 +34,19 @@ def with_group(act):
             for name, worker in cluster.workers.items():
                 group.workers[str(name)] = WorkerHandle(WorkerInfo(str(name), worker.address))
             await asyncio.wait_for(act(group), 30)
+
+    asyncio.run(run())
+
+
+def test_what_has_ended_in_the_background_is_not_kept():
+    async def run():
+        tasks = BackgroundTasks(lambda work: work)
+        await tasks.start(asyncio.sleep(0))
+        waiting = tasks.start(asyncio.sleep(3600))
+        await asyncio.sleep(0)
+        assert list(tasks._running) == [waiting]
+        await tasks.cancel()
+        assert waiting.cancelled()
 
     asyncio.run(run())
 

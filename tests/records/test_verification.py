@@ -277,6 +277,7 @@ def unknown_worker(rows: list[Row]) -> None:
         (decision_that_is_missing, ": what follows event "),
         (work_that_is_never_done, ": rows of leases that are open at the merge is ["),
         (other_span, "mega-batch 2, worker 0: rows of its leases is ["),
+        (other_span, "mega-batch 2, worker 0: rows of all spans is "),
         (shifted_span, "of epoch 0, stream 0: times counted is 2, also by worker"),
         (shifted_span, "rows up to here in no mega-batch is 1 ("),
         (other_loss, ": event 1 of rows_returned is"),

@@ -16,7 +16,7 @@ from daskxml.models.network.spec import ModelSpec
 from daskxml.optim import OptimizerConfig
 from daskxml.session.ledger import Span, cut_batches
 from daskxml.worker.batch_runner import warm_up
-from daskxml.worker.memory import fit_memory, plan_memory
+from daskxml.worker.memory import MemoryPlan, fit_memory, plan_memory
 from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
 from daskxml.worker.training_worker import TrainingWorker
 from harness.cuda_on_host import emulated, needs_compiler
@@ -234,3 +234,9 @@ def test_a_gpu_multiplies_as_the_run_file_says(monkeypatch, part, exact):
     facts = DataFacts(spec=spec, rows=ROWS, stream_rows=(ROWS,), row_nonzeros=8)
     TrainingWorker(WorkerSettings.of(config, facts, WorkerSlot(device="cuda")))
     assert asked == [exact]
+
+
+def test_sizes_are_in_the_largest_unit_that_has_one_of_it() -> None:
+    for model_bytes, text in ((1 << 30, "1.0 GiB"), ((1 << 30) - (1 << 20), "1,023.0 MiB")):
+        plan = MemoryPlan(model_bytes=model_bytes, batch_bytes=0, batch_rows=1, device="cpu")
+        assert plan.describe().startswith(f"{text} (")

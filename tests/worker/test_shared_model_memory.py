@@ -195,6 +195,7 @@ def test_a_file_that_is_no_model_is_refused(tmp_path):
 def test_a_model_without_numbers_is_refused():
     with pytest.raises(ConfigError, match="shared model of 0 numbers: must be at least 1"):
         SharedModel.create(0)
+    assert SharedModel.create(1).flat.shape == (1,)
 
 
 def test_without_memfd_it_is_private(monkeypatch):

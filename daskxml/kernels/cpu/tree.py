@@ -369,28 +369,12 @@ def fit_node(weight: Array, x: Csr, problem: NodeProblem, passes: int) -> None:
     fit_rows(weight, sign, dual, *rows, np.uint64(problem.key), passes, diagonal, *counts)
 
 
-def prune(
-    weight: Array, children: int, features: Array, smallest: float
-) -> tuple[Array, Array, Array, Array]:
-    """Return the first columns' weights of at least ``smallest``, without row 0, the bias.
-
-    Returns
-    -------
-    features, counts
-        ``(chunks,)`` int32: the names, from ``features``, of rows that keep some weights, and
-        how many each keeps.
-    children, weights
-        uint16 and float32, row by row.
-    """
-    counts, numbers, values = large_weights(weight[1:], children, np.float32(smallest))
-    return features[counts > 0], counts[counts > 0], numbers, values
-
-
 @njit(nogil=True)
 def large_weights(weight: Any, children: int, bound: Any) -> Any:
     """Return each row's number of weights of at least ``bound``, their columns and themselves.
 
-    Each weight is written, and the next one over it if it is small: no branch depends on it.
+    Columns behind the ``children`` are left out. Each weight is written, and the next one over it
+    if it is small: no branch depends on it.
     """
     counts, kept, place = np.zeros(weight.shape[0], np.int32), 0, 0
     for j in range(weight.shape[0]):
@@ -424,7 +408,9 @@ def _fit_problem(x: Csr, problem: NodeProblem, passes: int, smallest: float) -> 
     if not problem.rows.shape[0]:
         weight[0] = NO_ROWS_BIAS
     fit_node(weight, gathered, problem, passes)
-    return FittedBlock(weight[0, :children].copy(), *prune(weight, children, names, smallest))
+    counts, numbers, weights = large_weights(weight[1:], children, np.float32(smallest))
+    kept = counts > 0
+    return FittedBlock(weight[0, :children].copy(), names[kept], counts[kept], numbers, weights)
 
 
 def label_sums(part: Partition, projection: Array) -> Array:

@@ -98,8 +98,7 @@ class Trees(FittedKind[TreeSpec]):
 
     def figures(self, spec: TreeSpec) -> dict[str, Any]:
         """Return how nodes are fitted."""
-        names = "cost", "passes", "value_power"
-        return {"fit": {name: getattr(spec, name) for name in names}}
+        return {"fit": {name: getattr(spec, name) for name in ("cost", "passes", "value_power")}}
 
     def work(self, row: Mapping[str, Any]) -> str:
         """Return the number of trees."""

@@ -48,7 +48,7 @@ _MORE = 3  # so many times the passes are tried as well for dense rows
 _FLATTER = 0.5  # power of the values that is tried as well
 _ALIKE = 0.97  # where a row and what that makes of it have a smaller cosine on average
 _KS = (1, 3, 5)
-_NOISE = 0.0015  # of the mean precision: a gain of less is none
+_NOISE = 0.003  # of the mean precision: a gain of less is none
 
 
 def prepare_trees(
