@@ -9,6 +9,8 @@ from distributed import Client
 
 import daskxml
 from daskxml.core.errors import CallbackWarning
+from daskxml.data.parse import parse_bytes
+from daskxml.data.rows import to_scipy
 from daskxml.records.run_dir import read_history
 from harness.ledger_check import check_ledger
 
@@ -34,9 +36,13 @@ def test_best_models_names_patience_and_callbacks_on_a_cluster(
     (tmp_path / "labels.txt").write_text("\n".join(names), encoding="utf-8")
     named = {**rough, "data.label_names": str(tmp_path / "labels.txt")}
     run = daskxml.train(values, overrides=named, out=tmp_path / "run", **given)
-    check_best(run)
+    found, stored = check_best(run), daskxml.load(tmp_path / "run")
     assert run.model.header.label_names == names
-    assert daskxml.load(tmp_path / "run").header == run.model.header
+    assert stored.header == run.model.header
+    part = parse_bytes(data["test"].read_bytes().split(b"\n", 1)[1]).partition
+    X, Y = to_scipy(part.features), to_scipy(part.labels)
+    X.resize(X.shape[0], 300)
+    assert stored.evaluate(X, Y)["P@1"] == pytest.approx(max(found))
 
     run = daskxml.train(values, overrides={**rough, "training.patience": 1}, **given)
     found = check_best(run)

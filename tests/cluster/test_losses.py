@@ -5,6 +5,7 @@ that would wait forever raises `Stuck`.
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +17,7 @@ from daskxml.cluster.executor import Executor
 from daskxml.cluster.worker_group import WorkerGroup, WorkerHandle
 from daskxml.cluster.worker_info import WorkerInfo
 from daskxml.cluster.worker_plugin import RunWorkerPlugin
-from daskxml.core.errors import ClusterError
+from daskxml.core.errors import ClusterError, TrainingError
 from harness.virtual_dask import Chance, FakeWorker, Script, VirtualDask, check, train
 
 
@@ -147,11 +148,31 @@ def test_a_worker_that_closes_leaves_nothing_open(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_timeline_has_each_workers_leases() -> None:
-    dask = train(Script(), "adaptive-sgd", workers=2)
+    under_way = set()
+
+    class Watched(Script):
+        async def before(self, dask: VirtualDask, worker: FakeWorker, step: str) -> None:
+            if step == "lease":
+                recent = dask.driver.group.timeline.recent(math.inf)
+                under_way.update(work.worker for work in recent if work.what == "lease")
+
+    dask = train(Watched(), "adaptive-sgd", workers=2)
     check(dask)
-    done = dask.driver.group.timeline.done
-    assert {work.worker for work in done if work.what == "lease"} == {"0", "1"}
-    assert not dask.driver.group.timeline._leases
+    timeline = dask.driver.group.timeline
+    done = {work.worker for work in timeline.done if work.what == "lease"}
+    assert done == under_way == {"0", "1"}
+    assert timeline.recent(math.inf) == []
+
+
+def test_why_a_worker_could_not_be_created_is_said() -> None:
+    class Refused(Script):
+        async def before(self, dask: VirtualDask, worker: FakeWorker, step: str) -> None:
+            if step == "create_worker" and worker.name == "1":
+                raise TrainingError("too little memory for worker 1")
+
+    ended = train(Refused(), "adaptive-sgd", workers=2).driver.event_log.events[-1]
+    error = {"type": "TrainingError", "args": ["too little memory for worker 1"]}
+    assert (ended["reason"], ended["error"]) == ("error", error)
 
 
 def test_a_worker_joins_without_another_event() -> None:

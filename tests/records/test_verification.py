@@ -19,6 +19,7 @@ from daskxml.core.work_stats import WorkStats
 from daskxml.local import Arrival, CostModel, Loss, Network
 from daskxml.records.audit import Audit
 from daskxml.records.disagreements import Findings
+from daskxml.records.verification import check_fitted_rows
 from daskxml.session.history import MegabatchLog
 from daskxml.session.ledger import Ledger, Span
 from harness.records import audited, history, objections
@@ -222,6 +223,11 @@ def other_span(rows: list[Row]) -> None:
     rows[1]["workers"]["0"]["leases"][0][0][3] += 1
 
 
+def more_rows(rows: list[Row]) -> None:
+    """Let a mega-batch have trained more rows than its workers."""
+    rows[1]["rows"] += 1
+
+
 def shifted_span(rows: list[Row]) -> None:
     """Let a lease begin and end a row later: the number of rows stays."""
     span = rows[1]["workers"]["0"]["leases"][0][0]
@@ -278,6 +284,7 @@ def unknown_worker(rows: list[Row]) -> None:
         (work_that_is_never_done, ": rows of leases that are open at the merge is ["),
         (other_span, "mega-batch 2, worker 0: rows of its leases is ["),
         (other_span, "mega-batch 2, worker 0: rows of all spans is "),
+        (more_rows, "mega-batch 2: rows is "),
         (shifted_span, "of epoch 0, stream 0: times counted is 2, also by worker"),
         (shifted_span, "rows up to here in no mega-batch is 1 ("),
         (other_loss, ": event 1 of rows_returned is"),
@@ -550,3 +557,16 @@ def test_what_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such run file"):
         daskxml.verify(tmp_path)
     assert main(["verify", str(tmp_path / "nowhere")]) == 2
+
+
+@pytest.mark.parametrize(("name", "unit"), [("rows", 1), ("weight", 0.5)])
+def test_numbers_of_a_trees_workers_add_up(name: str, unit: float) -> None:
+    common = {"updates": 1, "busy_s": 1.0, "idle_s": 0.0, "rows": 5, "weight": 0.5}
+    workers: dict[str, Any] = {n: {"pieces": [i], **common} for i, n in enumerate("ab")}
+    row = {"megabatch": 1, "rows": 10, "epoch": 1.0, "train_s": 1.0, "pieces": 2}
+    for more, found in ((0, []), (unit, [f"mega-batch 1: {name} of all workers is "])):
+        workers["a"][name] += more
+        check_fitted_rows([{**row, "workers": workers}], findings := Findings())
+        said = [str(each) for each in findings.disagreements]
+        assert len(said) == len(found)
+        assert all(map(str.startswith, said, found))

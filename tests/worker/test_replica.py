@@ -250,6 +250,8 @@ def test_resize_and_limits(partition):
             call()
     with pytest.raises(ConfigError, match="max_batch_rows = 0"):
         make_replica(rows=0)
+    replica.resize(1)
+    assert replica.max_batch_rows == ROWS
 
 
 def bytes_of_package():

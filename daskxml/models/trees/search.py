@@ -39,8 +39,8 @@ from daskxml.models.trees.spec import AUTO, TreeShape, TreeSpec
 
 COSTS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 FIRST = 2  # place of the cost that is tried first; where rows are few it is the next one
-_ENTRIES = 24_000  # labels of rows, at most about so many are looked at
-_ROWS = 24_000
+_SHARE = 12  # one of so many labels of rows is looked at, but not fewer nor more than
+_ENTRIES, _MOST = 24_000, 96_000  # these, about; and not more rows than the latter
 _HELD_OUT = 3  # one row of so many
 _FEW = 3000  # fewer rows than this are few
 _DENSE = 0.05  # of the features; where rows have more of them on average they are dense
@@ -48,7 +48,7 @@ _MORE = 3  # so many times the passes are tried as well for dense rows
 _FLATTER = 0.5  # power of the values that is tried as well
 _ALIKE = 0.97  # where a row and what that makes of it have a smaller cosine on average
 _KS = (1, 3, 5)
-_NOISE = 0.003  # of the mean precision: a gain of less is none
+_NOISE = 0.002  # of the mean precision: a gain of less is none
 
 
 def prepare_trees(
@@ -86,7 +86,8 @@ def sample_labels(order: Array, counts: Array, spec: TreeSpec) -> Array:
     """
     bounds = TreeShape.of(spec).bounds[-2]
     entries = np.add.reduceat(counts[order], bounds[:-1])
-    step = next((n for n in range(1, len(entries)) if entries[::n].sum() <= _ENTRIES), len(entries))
+    most = max(_ENTRIES, min(_MOST, entries.sum() // _SHARE))
+    step = next((n for n in range(1, len(entries)) if entries[::n].sum() <= most), len(entries))
     chosen = range(0, len(entries), step)
     return np.concatenate([order[bounds[i] : bounds[i + 1]] for i in chosen])
 
@@ -104,7 +105,7 @@ def sample_rows(part: Partition, labels: Array) -> Partition:
 
 def first_rows(part: Partition) -> Partition:
     """Return the rows with the smallest `row_keys`, in their order, and not too many."""
-    return take_rows(part, np.argsort(row_keys(part), kind="stable")[:_ROWS])
+    return take_rows(part, np.argsort(row_keys(part), kind="stable")[:_MOST])
 
 
 def row_keys(part: Partition) -> Array:
