@@ -342,12 +342,11 @@ class Run:
             if (out / "run.toml").exists() and any((out / "checkpoints").glob("*.safetensors")):
                 place = ["--resume", str(out)]
             elif out.exists():
+                self._end_faults()  # on a disk that stalls, this would wait for itself
                 shutil.rmtree(out)
             self.machines.start_client(*place, "--scheduler", self.machines.address)
             is_done = self._watch(out)
-        for _, end, _ in self._undo:
-            end()
-        self._undo = []
+        self._end_faults()
         self.machines.end_client()
         if not is_done:
             self._note_pause(time.monotonic() - (self.moved_s or began_s))
@@ -363,16 +362,19 @@ class Run:
         while client.poll() is None and self._may_go_on():
             time.sleep(POLL_S)
             self._note_progress(out)
-            now_s = time.monotonic()
-            for due in [it for it in self._undo if it[0] <= now_s]:
-                self._undo.remove(due)
-                due[1]()
+            self._end_faults(now_s := time.monotonic())
             self.machines.keep_alive()
             if self._may_strike() and self.next_s <= now_s:
                 sound = self.machines.registered() - {what for *_, what in self._undo}
                 if not self.next_s or self._strike(sorted(sound), now_s):
                     self.next_s = now_s + self.rng.expovariate(1.0 / self.every_s)
         return client.poll() == 0
+
+    def _end_faults(self, due_s: float = math.inf) -> None:
+        """End faults that are due, or all of them."""
+        for due in [it for it in self._undo if it[0] <= due_s]:
+            self._undo.remove(due)
+            due[1]()
 
     def _may_strike(self) -> bool:
         is_over = time.monotonic() >= self.until_s or self.struck.total() >= self.most
