@@ -108,6 +108,7 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     "inspect NaN": (("inspect", "nan.txt"), "nan.txt:6: the value in '3:nan' is NaN"),
     "missing here": (here("absent.txt"), "absent.txt: no such file; check the path"),
     "no address": ((*train("good.txt"), "--scheduler", "nonsense"), "nonsense: not a scheduler's"),
+    "no port": ((*train("good.txt"), "--scheduler", "tcp://a:b"), "tcp://a:b: not a scheduler's"),
     "a tcp scheduler": (train("good.txt", "--set", "cluster.protocol=ucx"), "speaks tcp; start it"),
     "detached alone": (here("good.txt", "--detach"), "a detached run needs --scheduler: a local"),
     "too many threads": (setting("cluster.threads=4000"), "use 4000 threads on"),

@@ -8,6 +8,7 @@ import pytest
 from distributed import Scheduler
 
 from daskxml.cluster import run_driver
+from daskxml.cluster.detached import HistoryWriter
 from daskxml.cluster.fit_driver import FitDriver
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.cluster.scheduler_plugin import RunSchedulerPlugin
@@ -236,3 +237,21 @@ def test_a_scheduler_that_closes_closes_the_client_of_its_runs() -> None:
         return [before, opened.status]
 
     assert asyncio.run(close()) == ["running", "closed"]
+
+
+def test_a_best_model_that_nobody_has_is_said_to_be_lost() -> None:
+    async def answers(*args: Any) -> dict[str, Any]:
+        return {"0": False}
+
+    driver, said, session = new_driver(), list[str](), SimpleNamespace(best=1, generation=2)
+    driver.group.workers = {"0": WorkerHandle(WorkerInfo("0", "tcp://127.0.0.1:1"))}
+    driver.group.ask_all, driver._warn = answers, said.append
+    asyncio.run(driver._restore_best(session))
+    assert session.best == 0
+    assert said == ["the best model, of mega-batch 1, was lost; the last one is stored"]
+
+
+def test_a_run_waits_for_a_worker_that_writes_its_history() -> None:
+    there = iter([[], ["a worker"]])
+    writer: Any = SimpleNamespace(_infos=lambda: next(there), _refused=0)
+    assert asyncio.run(HistoryWriter._next_worker(writer)) == "a worker"

@@ -563,10 +563,20 @@ def test_what_is_no_run(tmp_path: Path) -> None:
 def test_numbers_of_a_trees_workers_add_up(name: str, unit: float) -> None:
     common = {"updates": 1, "busy_s": 1.0, "idle_s": 0.0, "rows": 5, "weight": 0.5}
     workers: dict[str, Any] = {n: {"pieces": [i], **common} for i, n in enumerate("ab")}
-    row = {"megabatch": 1, "rows": 10, "epoch": 1.0, "train_s": 1.0, "pieces": 2}
+    row: Row = {"megabatch": 1, "rows": 10, "epoch": 1.0, "train_s": 1.0, "pieces": 2}
     for more, found in ((0, []), (unit, [f"mega-batch 1: {name} of all workers is "])):
         workers["a"][name] += more
         check_fitted_rows([{**row, "workers": workers}], findings := Findings())
         said = [str(each) for each in findings.disagreements]
         assert len(said) == len(found)
         assert all(map(str.startswith, said, found))
+
+
+def test_the_rows_of_trees_are_those_of_the_first_times_their_number() -> None:
+    worker = {"pieces": [0], "updates": 1, "busy_s": 1.0, "idle_s": 0.0, "rows": 5, "weight": 1.0}
+    common = {"train_s": 1.0, "pieces": 1, "workers": {"a": worker}}
+    rows: list[Row] = [{"megabatch": n, "rows": 5 * n, "epoch": float(n), **common} for n in (1, 2)]
+    rows[1]["rows"] += 1
+    check_fitted_rows(rows, findings := Findings())
+    (said,) = map(str, findings.disagreements)
+    assert said.startswith("mega-batch 2: rows is 11 ")
