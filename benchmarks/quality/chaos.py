@@ -381,7 +381,7 @@ class Run:
         return bool(self.kinds and self.begun_s) and not is_over
 
     def _note_progress(self, out: Path) -> None:
-        now_s, merges = time.monotonic(), _merges(out)
+        now_s, merges = time.monotonic(), len(_lines(out))
         if merges != self._merges or not self.begun_s:
             if self.begun_s:
                 self._note_pause(now_s - self.moved_s)
@@ -439,7 +439,7 @@ class Run:
         return True
 
     def _strike_disk(self, kind: str, now_s: float) -> bool:
-        if not self.disk.is_own or any(what == OF_THE_DISK for *_, what in self._undo):
+        if not self.disk.is_own or self._is_disk_struck():
             return False
         if kind == "full":
             self.disk.fill()
@@ -449,7 +449,12 @@ class Run:
             self._later(now_s, lambda: self.disk.stall(is_stalled=False), OF_THE_DISK)
         return True
 
+    def _is_disk_struck(self) -> bool:
+        return any(what == OF_THE_DISK for *_, what in self._undo)
+
     def _restart(self, kind: str) -> bool:
+        if self._is_disk_struck():  # who writes to a disk that stalls does not die
+            return False
         machines = self.machines
         if kind == "scheduler":
             machines.scheduler.kill()
@@ -499,21 +504,16 @@ def _last_line(ended: subprocess.CompletedProcess[bytes]) -> str:
     return lines[-1][:200] if lines else f"exit status {ended.returncode}"
 
 
-def _merges(out: Path) -> int:
-    """Return how many rows a run's history has, without reading them."""
-    try:
-        return (out / "history.jsonl").read_bytes().count(b"\n")
-    except OSError:
-        return 0
+def _lines(out: Path) -> list[bytes]:
+    """Return the rows of a run's history that are whole, unread."""
+    with contextlib.suppress(OSError):
+        return (out / "history.jsonl").read_bytes().split(b"\n")[:-1]
+    return []
 
 
 def _history(out: Path) -> list[dict[str, Any]]:
-    try:
-        lines = (out / "history.jsonl").read_bytes().split(b"\n")[:-1]
-    except OSError:
-        return []
     with contextlib.suppress(ValueError):
-        return [json.loads(line) for line in lines]
+        return [json.loads(line) for line in _lines(out)]
     return []
 
 
