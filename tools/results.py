@@ -43,8 +43,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from code_size import code_numbers
-
 ROOT = Path(__file__).parents[1]
 HEAD = "# Written by tools/results.py, which says what it is for; commands and sources by hand.\n"
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
@@ -82,7 +80,8 @@ class Result:
         The command, in the repository's root; "" where the script is gone or needs what a plain
         machine lacks.
     sources
-        Keys of the index's ``[sources]``, or paths; a file behind a minus is left out of a folder.
+        Keys of the index's ``[sources]``, or paths. A path that begins with a minus is a file
+        that is left out of its folder, unless it is named as well.
     commit, digest, date, machine, load
         Of the measurement; load is that of one minute when it began.
     """
@@ -215,12 +214,14 @@ def _digest_of_blob(root: Path, name: str, blob: str) -> str:
 
 
 def _executed(name: str, content: bytes) -> bytes:
-    """Return the lines of code of a module; of another file all of it."""
+    """Return what is executed of a module, without comments; of another file all of it."""
     if not name.endswith(".py"):
         return content
-    text = content.decode()
-    lines, numbers = text.splitlines(), sorted(code_numbers(text))
-    return "\n".join(lines[number - 1] for number in numbers).encode()
+    tree = ast.parse(content)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = node.body[ast.get_docstring(node, clean=False) is not None :]
+    return ast.dump(tree).encode()
 
 
 def _text(path: Path) -> str:

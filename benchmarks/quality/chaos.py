@@ -342,7 +342,7 @@ class Run:
             if (out / "run.toml").exists() and any((out / "checkpoints").glob("*.safetensors")):
                 place = ["--resume", str(out)]
             elif out.exists():
-                self._end_faults()  # on a disk that stalls, this would wait for itself
+                self._end_faults()  # removing files of a frozen disk would wait for ever
                 shutil.rmtree(out)
             self.machines.start_client(*place, "--scheduler", self.machines.address)
             is_done = self._watch(out)
@@ -453,7 +453,7 @@ class Run:
         return any(what == OF_THE_DISK for *_, what in self._undo)
 
     def _restart(self, kind: str) -> bool:
-        if self._is_disk_struck():  # who writes to a disk that stalls does not die
+        if self._is_disk_struck():  # a process that waits for a frozen disk cannot be killed
             return False
         machines = self.machines
         if kind == "scheduler":

@@ -39,8 +39,10 @@ from daskxml.models.trees.spec import AUTO, TreeShape, TreeSpec
 
 COSTS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 FIRST = 2  # place of the cost that is tried first; where rows are few it is the next one
-_SHARE = 12  # one of so many labels of rows is looked at, but not fewer nor more than
-_ENTRIES, _MOST = 24_000, 96_000  # these, about; and not more rows than the latter
+# The sample has a twelfth of the row-label pairs, but about 24,000 at least and 96,000 at most, and
+# no more rows than that.
+_SHARE = 12
+_ENTRIES, _MOST = 24_000, 96_000
 _HELD_OUT = 3  # one row of so many
 _FEW = 3000  # fewer rows than this are few
 _DENSE = 0.05  # of the features; where rows have more of them on average they are dense
