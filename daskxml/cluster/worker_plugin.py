@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
-from collections import Counter
 from contextlib import ExitStack
 from typing import Any
+from weakref import WeakValueDictionary
 
 from distributed import Worker, WorkerPlugin, get_worker
 from distributed.protocol import to_serialize
@@ -33,6 +33,7 @@ from daskxml.worker.training_worker import TrainingWorker
 TOPIC = "daskxml"
 PLUGIN = "daskxml"
 LEASE = "daskxml_lease"
+Merged = asyncio.Future[list[ProgramResult[Means]]]
 Lease = tuple[int, RunWork, int]  # its turn, the work, and the merge that it follows
 
 
@@ -95,8 +96,9 @@ class RunWorkerPlugin(WorkerPlugin):
     def setup(self, worker: Worker) -> None:
         """Open the communicator, and register the message handlers."""
         self.queues: dict[str, LeaseQueue] = {}  # by run
-        self.removals: Counter[str] = Counter()  # by run: how often it was removed
-        self._writers: dict[str | None, threading.Semaphore] = {}  # by a run's directory
+        # For as long as somebody holds one, by run and by a run's directory.
+        self._removals = WeakValueDictionary[str, threading.Event]()
+        self._writers = WeakValueDictionary[str | None, threading.Semaphore]()
         self._lock = threading.Lock()
         # Of detached runs: the directories that this worker writes, and the models of those that
         # are over.
@@ -104,9 +106,7 @@ class RunWorkerPlugin(WorkerPlugin):
         self.models: dict[str, WholeModel] = {}
         self.fitters: dict[str, Fitter] = {}  # by run, of those in tasks
         # The last merge of each run: its result may be asked for twice.
-        self._merges: dict[
-            str, tuple[CollectiveId, asyncio.Future[list[ProgramResult[Means]]]]
-        ] = {}
+        self._merges: dict[str, tuple[CollectiveId, Merged]] = {}
         self.communicator = Communicator(worker)
         self._open = ExitStack()
         event = {"compiling": worker.address}
@@ -136,8 +136,13 @@ class RunWorkerPlugin(WorkerPlugin):
             worker.handlers.pop(name, None)
         await self.communicator.close()
 
-    def add_queue(self, run: str, queue: LeaseQueue, removals: int) -> None:
-        """Keep the queue of a worker that was created while the run had so many removals.
+    def removal(self, run: str) -> threading.Event:
+        """Return what is set when a run is removed, for a worker that is being created for it."""
+        with self._lock:
+            return self._removals.setdefault(run, threading.Event())
+
+    def add_queue(self, run: str, queue: LeaseQueue, removal: threading.Event) -> None:
+        """Keep the queue of a worker that was created before this removal of the run.
 
         Raises
         ------
@@ -145,7 +150,7 @@ class RunWorkerPlugin(WorkerPlugin):
             If the run was removed meanwhile: its next session may have a queue here already.
         """
         with self._lock:
-            if self.removals[run] == removals:
+            if not removal.is_set():
                 self.queues[run] = queue
                 return
         queue.close()
@@ -154,7 +159,7 @@ class RunWorkerPlugin(WorkerPlugin):
     def remove_queue(self, run: str) -> None:
         """Close a run's queue, and let a worker that is being created for it not be kept."""
         with self._lock:
-            self.removals[run] += 1
+            self._removals.pop(run, threading.Event()).set()
             queue = self.queues.pop(run, None)
             self._merges.pop(run, None)
         if queue is not None:
@@ -162,7 +167,8 @@ class RunWorkerPlugin(WorkerPlugin):
 
     def writing(self, run_dir: str | None) -> threading.Semaphore:
         """Return what a task holds that writes to a run's directory."""
-        return self._writers.setdefault(run_dir, threading.Semaphore())
+        with self._lock:
+            return self._writers.setdefault(run_dir, threading.Semaphore())
 
     def await_writing(self, run_dir: str | None) -> None:
         """Wait for a task that writes there: its thread goes on although the run is given up."""
@@ -188,9 +194,7 @@ class RunWorkerPlugin(WorkerPlugin):
 
     async def measure(self, run: str) -> float:
         """Return the squared norm of the replica."""
-        worker = self.queues[run].worker
-        norm: float = await offload(worker.squared_norm)
-        return norm
+        return float(await offload(self.queues[run].worker.squared_norm))
 
     async def merge(self, run: str, merge: bytes, rank: int) -> bytes:
         """Take part in a merge, whose result is left in ``scratch``; return what it took, pickled.

@@ -60,7 +60,7 @@ def create_worker(
     if settings.slot.process != get_worker().id:
         raise ClusterError("the process that was to take part is lost")
     plugin = worker_plugin()
-    removals = plugin.removals[run]
+    removal = plugin.removal(run)
     limit = get_worker().memory_manager.memory_limit or 0
     settings = replace(settings, slot=replace(settings.slot, memory_bytes=limit))
     shared = open_shared(handles) if settings.strategy.shares_model and handles else None
@@ -68,7 +68,7 @@ def create_worker(
     worker = TrainingWorker(settings, shared, zeros=zeros)
     speed = warm_up(worker.replica, worker.settings)
     worker.initialize()
-    plugin.add_queue(run, LeaseQueue(worker), removals)
+    plugin.add_queue(run, LeaseQueue(worker), removal)
     handle = None
     with suppress(ClusterError):  # a worker alone can do without
         handle = None if worker.shared is None else worker.shared.handle
@@ -239,8 +239,7 @@ def evaluate_pieces(
 def store_local(run: str, run_dir: str, megabatch: int, number: int) -> bool:
     """Write this worker's local state for a checkpoint; return whether it has any."""
     with worker_plugin().writing(run_dir):
-        state = run_worker(run).local_state()
-        if state:
+        if state := run_worker(run).local_state():
             checkpoint.write_local(run_dir, megabatch, number, state)
     return bool(state)
 

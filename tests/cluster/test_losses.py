@@ -115,13 +115,13 @@ def test_a_session_ends_while_a_worker_is_created(monkeypatch: pytest.MonkeyPatc
     plugin.setup(
         cast("Any", SimpleNamespace(handlers={}, stream_handlers={}, address="", log_event=print))
     )
-    removals = plugin.removals["run"]  # where the old session's worker begins
+    removal = plugin.removal("run")  # where the old session's worker begins
     old: Any = SimpleNamespace(close=lambda: closed.append(old))
     new: Any = SimpleNamespace()
     plugin.remove_queue("run")
-    plugin.add_queue("run", new, plugin.removals["run"])
+    plugin.add_queue("run", new, plugin.removal("run"))
     with pytest.raises(ClusterError, match="over on this worker"):
-        plugin.add_queue("run", old, removals)
+        plugin.add_queue("run", old, removal)
     assert plugin.queue_of("run") is new
     assert closed == [old]
 
@@ -141,7 +141,7 @@ def test_a_worker_that_closes_leaves_nothing_open(monkeypatch: pytest.MonkeyPatc
     plugin.setup(cast("Any", worker))
     assert "daskxml_merge" in worker.handlers
     queue: Any = SimpleNamespace(close=lambda: closed.append("queue"))
-    plugin.add_queue("run", queue, plugin.removals["run"])
+    plugin.add_queue("run", queue, plugin.removal("run"))
     asyncio.run(plugin.teardown(cast("Any", worker)))
     assert closed == ["queue", "communicator"]
     assert worker.handlers == {}

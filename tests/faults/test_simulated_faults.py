@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from harness.faults.invariants import TreeTruth, Truth
+from harness.faults.life import live
 from harness.faults.machines import Cluster
 from harness.faults.pace import draw_paced, paced
 from harness.faults.planted import PLANTS
@@ -42,6 +43,16 @@ def test_no_invariant_is_violated(first: int) -> None:
 @pytest.mark.parametrize("seed", [3, 8, 10])
 def test_equal_seeds_give_equal_runs(seed: int) -> None:
     assert simulate(draw_case(seed)) == simulate(draw_case(seed))
+
+
+def test_runs_leave_nothing_on_a_scheduler_and_workers_that_live_on() -> None:
+    problem, rows = live(hours=1.0)
+    assert not problem
+    assert len(rows) > 15
+    assert {row["worker objects"] for row in rows} == {rows[0]["worker objects"]}
+    first, last = rows[:9], rows[-9:]
+    most = max(row["scheduler objects"] for row in first)
+    assert max(row["scheduler objects"] for row in last) < 2 * most
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@
 ``schedule``              faults: drawn from a seed, in words, and without those that do not matter
 ``invariants``            what must hold after every event, and at the end
 ``simulation``            one run, from its first start to its last
+``life``                  hours of one scheduler and its workers, with run after run
 ``pace``                  what the others merge while one is frozen, slow or gone
 ``planted``               faults put into the product, to see whether they are found
 ========================  ========================================================================

@@ -142,6 +142,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.now_s, self.wall_offset_s, self.events = 0.0, 1.7e9, 0
+        self.longest_s = LONGEST_S
         self._timers = 0
         self._tasks: list[asyncio.Task[Any]] = []
         self.hub, self.is_closing = getcurrent(), False
@@ -157,7 +158,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _run_once(self) -> None:
         """Run what is due; advance the clock instead of waiting."""
         self.events += 1
-        if self.now_s > LONGEST_S or self.events > MOST_EVENTS:
+        if self.now_s > self.longest_s or self.events > MOST_EVENTS:
             raise Stuck(f"not over after {self.now_s:.0f} s and {self.events} events")
         ready, timers = self._ready, self._scheduled
         if not ready and self.watched:
@@ -227,6 +228,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _note_failure(self, loop: Any, context: dict[str, Any]) -> None:
         if not self.is_closing and not isinstance(context.get("exception"), Killed):
             self.failures.append(context)
+
+    def forget_done(self) -> None:
+        """Keep no task that is done, and count the events of the next run anew."""
+        self._tasks = [task for task in self._tasks if not task.done()]
+        self.events = 0
 
     def stop_everything(self) -> None:
         """End the tasks and threads that are left, also those of dead processes."""

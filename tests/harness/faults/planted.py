@@ -208,7 +208,7 @@ PLANTS = (
           "self.changed.notify_all()", "pass"),
     Plant("a worker that was created too late is kept",
           "cluster.worker_plugin:RunWorkerPlugin.add_queue",
-          "if self.removals[run] == removals:", "if True:"),
+          "if not removal.is_set():", "if True:"),
     Plant("connections outlive their run", "transport.communicator:Communicator.forget",
           "self._dismiss(lambda key: key.run == run)", "pass"),
     Plant("a stale collective is taken part in", "transport.communicator:Communicator._is_stale",

@@ -346,7 +346,11 @@ class Simulation:
                 self.disk.lose_power(self.rng)
             return "power"
         over.result()
-        return await self._end()
+        ended = await self._end()
+        for worker in cluster.everyone:
+            cluster.die(worker)
+        cluster.end_scheduler()
+        return ended
 
     def _user(self, work: Callable[..., Any]) -> User:
         return User(self.cluster, f"user {next(self._users)}", work)
@@ -409,11 +413,12 @@ class Simulation:
                 self.truth.check_end(driver, self.run_dir)
                 if reason == "epochs" and self.case.strategy not in WHOLE:
                     self.truth.check_epochs(self.case.epochs)
-        run = "" if driver is None else driver.run
-        close = self.loop.create_task(scheduler.plugin.forget_run(run), context=scheduler.context)
-        await asyncio.wait({close}, timeout=SETTLE_S)
-        require(close.done(), "the run is not forgotten in time")
-        close.result()
+        for run in [*scheduler.plugin.drivers]:
+            forget = scheduler.plugin.forget_run(run)
+            close = self.loop.create_task(forget, context=scheduler.context)
+            await asyncio.wait({close}, timeout=SETTLE_S)
+            require(close.done(), "the run is not forgotten in time")
+            close.result()
         await self._leave()
         await asyncio.sleep(SETTLE_S)
         for worker in list(cluster.workers.values()):
@@ -423,9 +428,6 @@ class Simulation:
         require(not scheduler.plugin.drivers, "the scheduler keeps the run")
         failures = [it for it in self.loop.failures if "never retrieved" not in it["message"]]
         require(not failures, f"an exception nobody handles: {failures[:1]}")
-        for worker in cluster.everyone:
-            cluster.die(worker)
-        cluster.end_scheduler()
         return "ended" if is_whole and reason not in STOPPED else reason
 
     def _judge(self, user: User) -> None:
