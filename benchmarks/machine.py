@@ -71,7 +71,7 @@ def anonymous_mib() -> float:
 def write_result(name: str, rows: Sequence[Mapping[str, Any]], **extra: Any) -> Path:
     """Print the rows as a table; write them, with the machine, to ``results/<name>.json``.
 
-    ``DASKXML_RESULTS`` names another folder.
+    Lists are written and not printed. ``DASKXML_RESULTS`` names another folder.
 
     Parameters
     ----------
@@ -82,7 +82,8 @@ def write_result(name: str, rows: Sequence[Mapping[str, Any]], **extra: Any) -> 
     extra
         More to keep, such as the parameters.
     """
-    print("\n".join(align(rows)), flush=True)
+    shown = [{k: v for k, v in row.items() if not isinstance(v, list)} for row in rows]
+    print("\n".join(align(shown)), flush=True)
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     found = {"benchmark": name, **extra, "rows": list(rows), "machine": machine()}

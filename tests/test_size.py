@@ -19,7 +19,7 @@ LIMITS = {
     "lines of the package": 29_995,
     "benchmark scripts": 30,
     "lines of benchmarks": 5_500,
-    "lines of tests": 35_680,
+    "lines of tests": 35_700,
     "pages": 50,
     "run files": 26,
     "commands": 16,

@@ -48,7 +48,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -234,11 +234,12 @@ class Machines:
         spy = Path(sys.executable).parent / "py-spy"
         if not spy.exists():
             return "py-spy is not installed"
-        pids = [process.pid for process in self.everyone() if process.poll() is None]
+        # Nobody is paused, as who waits for a frozen disk cannot be.
+        command = (spy, "dump", "--nonblocking", "--pid")
         dumps = [
-            subprocess.run([spy, "dump", "--pid", str(pid)], capture_output=True, check=False)
-            for pid in pids
-        ]
+            subprocess.run([*command, str(process.pid)], capture_output=True, check=False)
+            for process in self.everyone() if process.poll() is None
+        ]  # fmt: skip
         return "\n".join((it.stdout + it.stderr).decode() for it in dumps)
 
 
@@ -323,7 +324,7 @@ class Run:
         self.kinds, self.every_s, self.rng = kinds, every_s, rng
         self.until_s, self.most = until_s, most
         self.struck = Counter[str]()
-        self._last = deque[str](maxlen=20)  # faults, in words
+        self.struck_at: list[tuple[float, str, int]] = []  # seconds after the first merge
         # Faults that last: when each ends, by what, and what it strikes: a worker, or the disk.
         self._undo: list[tuple[float, Callable[[], Any], int | str]] = []
         self.starts = self.silences = self._merges = self._silent_at = 0
@@ -393,7 +394,8 @@ class Run:
             self.silences += 1
             with (RESULTS / "chaos_stacks.txt").open("a") as file:
                 file.write(f"{out.name}, {time.ctime()}, after merge {self._merges}; struck: ")
-                file.write(f"{', '.join(self._last)}\n{self.machines.stacks()}\n")
+                last = [f"{at_s} s {kind} {number}" for at_s, kind, number in self.struck_at[-20:]]
+                file.write(f"{', '.join(last)}\n{self.machines.stacks()}\n")
 
     def _note_pause(self, pause_s: float) -> None:
         """Note a time without a merge; of the longest also what struck in it, and explains it."""
@@ -417,7 +419,7 @@ class Run:
             done = self._strike_worker(kind, number, now_s)
         if done:
             self.struck[kind] += 1
-            self._last.append(f"{time.strftime('%X')} {kind} {number}")
+            self.struck_at.append((round(now_s - self.begun_s, 1), kind, number))
         return done
 
     def _strike_worker(self, kind: str, number: int, now_s: float) -> bool:
@@ -469,14 +471,20 @@ class Run:
         spread = math.log(SHORTEST_S), math.log(LONGEST_S)
         self._undo.append((now_s + math.exp(self.rng.uniform(*spread)), end, what))
 
-    def ettr(self) -> float:
-        """Return the share of the time between merges in which the run was not held up."""
-        pauses = self._pauses or [1.0]
-        usual_s = 3.0 * sorted(pauses)[len(pauses) // 2]
-        return 1.0 - sum(max(it - usual_s, 0.0) for it in pauses) / sum(pauses)
+    def held_up(self) -> list[tuple[float, float]]:
+        """Return until when the run was held up, and how long beyond three usual pauses, seconds.
+
+        Times are those after the first merge.
+        """
+        pauses, ends = self._pauses, itertools.accumulate(self._pauses)
+        usual_s = 3.0 * sorted(pauses)[len(pauses) // 2] if pauses else 0.0
+        pairs = zip(ends, pauses, strict=True)
+        return [(round(end, 2), round(it - usual_s, 2)) for end, it in pairs if it > usual_s]
 
     def _row(self, out: Path, *, is_done: bool, in_all_s: float) -> dict[str, Any]:
-        history, spent_s = _history(out), max(self.moved_s - self.begun_s, 0.0)
+        history = [json.loads(line) for line in _lines(out)]
+        spent_s = max(self.moved_s - self.begun_s, 0.0)
+        held_up, in_all = self.held_up(), sum(self._pauses)
         rows = history[-1]["rows"] - history[0]["rows"] if history else 0
         ranked = [it["metrics"]["P@1"] for it in history if it.get("metrics")][-LAST:]
         verified = subprocess.run([*COMMAND, "verify", str(out)], capture_output=True, check=False)
@@ -487,7 +495,7 @@ class Run:
             "is_done": is_done,
             "merges": len(history),
             "rows/s": rows / spent_s if spent_s else 0.0,
-            "ettr": self.ettr(),
+            "ettr": 1.0 - sum(lost_s for _, lost_s in held_up) / in_all if in_all else 0.0,
             **self.longest,
             "silences": self.silences,
             "P@1": ranked[-1] if ranked else None,
@@ -496,6 +504,9 @@ class Run:
             "verified": verified.returncode == 0,
             "problem": "" if not verified.returncode else _last_line(verified),
             "seconds": in_all_s,
+            "seconds between merges": in_all,
+            "held_up": held_up,
+            "struck_at": self.struck_at,
         }
 
 
@@ -511,12 +522,6 @@ def _lines(out: Path) -> list[bytes]:
     return []
 
 
-def _history(out: Path) -> list[dict[str, Any]]:
-    with contextlib.suppress(ValueError):
-        return [json.loads(line) for line in _lines(out)]
-    return []
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("train")
@@ -528,10 +533,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=20, help="or trees")
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two faults")
     parser.add_argument("--faults", type=int, default=sys.maxsize, help="of one run, at most")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=LOSSES)
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=LOSSES)
     parser.add_argument("--checkpoint-every", type=int, default=2, help="mega-batches")
     parser.add_argument("--only-faults", action="store_true", help="no run without them first")
-    parser.add_argument("--no-faults", action="store_true", help="only runs without them")
     parser.add_argument("--seed", type=int, default=0, help="of the first runs")
     parser.add_argument("--runs", type=int, default=0, help="of each run file, at most; 0: any")
     parser.add_argument("--keep", type=Path, help="folder for what is left of runs that failed")
@@ -579,7 +583,7 @@ def main() -> None:
 
 def _planned(chosen: argparse.Namespace) -> Iterator[tuple[int, str, tuple[str, ...]]]:
     """Yield the runs of a stretch: seed, run file, and kinds of faults."""
-    kinds = [*[()] * (not chosen.only_faults), *[tuple(chosen.kinds)] * (not chosen.no_faults)]
+    kinds = [*[()] * (not chosen.only_faults), tuple(chosen.kinds)]
     seeds = itertools.count(chosen.seed)
     for seed in itertools.islice(seeds, chosen.runs or None):
         for strategy in chosen.strategies:

@@ -232,12 +232,10 @@ def freeze(workers: int, quorum: float, seconds: float) -> dict[str, Any]:
 
 def draw_frozen(found: list[dict[str, Any]], merged: list[list[tuple[float, int]]]) -> None:
     """Draw the rows merged against time, from 20 merges before a worker is frozen."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(7.0, 3.6))
+    figure = Figure(figsize=(7.0, 3.6))
+    axis = figure.subplots()
     for row, points in zip(found, merged, strict=True):
         start_s, start_rows = points[WARM + 19]
         name = "barrier" if row["quorum"] == 1.0 else f"quorum {row['quorum']}"

@@ -20,7 +20,7 @@ from distributed import Client, Future
 
 from daskxml.api.run import Matrices
 from daskxml.api.stage_tasks import as_partition
-from daskxml.cluster.connection import kept
+from daskxml.cluster.connection import kept, submit
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
@@ -316,10 +316,10 @@ def find_documents(
     if files := _paths(given):
 
         def read() -> Tasks:
-            blocks = client.submit(plan_files, files, TEXT_BLOCK_BYTES, pure=False).result()
+            blocks = submit(client, plan_files, files, TEXT_BLOCK_BYTES).result()
             return read_documents, blocks, dialect
 
-        return [files, client.submit(stamp_files, files, pure=False).result()], read
+        return [files, submit(client, stamp_files, files).result()], read
     if not (is_dask_collection(given) and hasattr(given, "columns")):
         problem = "give files, a list of texts, or a Dask data frame, as bag.to_dataframe() is one"
         raise InputError(f"documents are a {type(given).__name__}: {problem}")

@@ -16,7 +16,7 @@ from daskxml.api.collections import Given, RowsOnWorkers, Scattered, find_rows, 
 from daskxml.api.run import Config, Job, Run, awaitable
 from daskxml.api.runs import RunFollower, forget, open_runs
 from daskxml.api.stages import RowStages
-from daskxml.cluster.connection import Warn, connection
+from daskxml.cluster.connection import Warn, connection, submit
 from daskxml.config import DEFAULT_RUN_FILE, RunConfig
 from daskxml.core.errors import ConfigError
 from daskxml.data.blocks import check_files
@@ -110,7 +110,7 @@ def _has_texts(client: Client, config: RunConfig, given: Sequence[str]) -> bool:
     """Whether training files, tables as a worker sees them, hold documents."""
     if "train" in given or format_of(config.data.train[0], config.data.format) == "text":
         return has_texts(config, given)
-    return client.submit(has_texts, config, given, pure=False).result()
+    return submit(client, has_texts, config, given).result()
 
 
 @awaitable

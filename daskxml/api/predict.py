@@ -17,7 +17,7 @@ from distributed import Client, Future
 from daskxml.api.collections import lazy_blocks
 from daskxml.api.prediction_files import Block, check_target, write_predictions
 from daskxml.api.run import awaitable
-from daskxml.cluster.connection import kept, running_cluster
+from daskxml.cluster.connection import kept, running_cluster, submit
 from daskxml.core.errors import ConfigError
 from daskxml.data.blocks import Block as FileBlock
 from daskxml.data.formats import plan_files
@@ -94,14 +94,13 @@ def predict(
 
 def _files(client: Client, model: Model, paths: list[str], k: int, block_bytes: int) -> Ranked:
     """Rank blocks, some ahead, and yield what was found in the order of the rows."""
-    plan = client.submit(plan_files, paths, block_bytes, pure=False)
-    blocks, resident = iter(plan.result()), kept(client, model)
-    futures = deque[Future]()
+    blocks = iter(submit(client, plan_files, paths, block_bytes).result())
+    resident, futures = kept(client, model), deque[Future]()
     try:
         while True:
             ahead = AHEAD * sum(client.nthreads().values()) - len(futures)
             for block in islice(blocks, max(1, ahead)):
-                futures.append(client.submit(_rank, resident, block, k, pure=False))
+                futures.append(submit(client, _rank, resident, block, k))
             if not futures:
                 return
             yield from futures.popleft().result()

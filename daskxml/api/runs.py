@@ -9,15 +9,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import dask
 from distributed import Client
 
 from daskxml._version import __version__
 from daskxml.api.run import Run
-from daskxml.cluster.connection import page_link, running_cluster
+from daskxml.cluster.connection import page_link, running_cluster, submit
 from daskxml.cluster.detached import model_of
 from daskxml.cluster.event_log import revive
-from daskxml.cluster.scheduler_plugin import SPAN, RunSchedulerPlugin
+from daskxml.cluster.scheduler_plugin import RunSchedulerPlugin
 from daskxml.cluster.worker_info import daskxml_version, explain_import
 from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, ModelError
@@ -432,6 +431,4 @@ class RunFollower:
         return Model(*self._on_worker(holder["address"], model_of, self.run, header))
 
     def _on_worker(self, address: str | None, task: Callable[..., Any], *args: Any) -> Any:
-        workers = None if address is None else [address]
-        with dask.annotate(span=SPAN):
-            return self.client.submit(task, *args, workers=workers, pure=False).result()
+        return submit(self.client, task, *args, workers=address).result()

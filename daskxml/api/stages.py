@@ -26,7 +26,7 @@ from daskxml.api import stage_tasks as tasks
 from daskxml.api.collections import RowsOnWorkers, TextFiles, find_documents, find_rows, place_given
 from daskxml.api.run import Matrices, resolve_run
 from daskxml.api.stage_tasks import Function
-from daskxml.cluster.connection import kept
+from daskxml.cluster.connection import kept, submit
 from daskxml.cluster.data_loading import ClusterTasks
 from daskxml.cluster.event_log import explained
 from daskxml.config import RunConfig
@@ -158,7 +158,7 @@ def submit_merges(
     while len(futures) > 1 or level == 0:
         groups = [futures[i : i + FAN_IN] for i in range(0, len(futures), FAN_IN)]
         futures = [
-            client.submit(merge, group, key=f"{name}-merge-{key}-{level}-{number}", pure=False)
+            submit(client, merge, group, key=f"{name}-merge-{key}-{level}-{number}")
             for number, group in enumerate(groups)
         ]
         level += 1
@@ -254,7 +254,7 @@ class RowStages:
         given = find_rows(source, name)
         if given is None:
             config = _data_config(source, data)
-            stamps = self.client.submit(stamp_files, config.data.train, pure=False).result()
+            stamps = submit(self.client, stamp_files, config.data.train).result()
             key = key_of("read", config.as_dict()["data"], stamps)
             return self._rows(name, key, (), lambda: self._read_files(key, config))
         config = _data_config((), data)
@@ -465,7 +465,7 @@ class RowStages:
             if not started:  # else it failed: only those of its tasks that did are done again
                 started.extend(start())
             await_stage(name, started)
-            sizes = self.client.gather(self.client.map(tasks.measure, started, pure=False))
+            sizes = self.client.gather([submit(self.client, tasks.measure, it) for it in started])
             count, nbytes = (sum(size) for size in zip(*sizes, strict=True))
             rows.record = StageRecord(
                 name=name, key=key, partitions=len(sizes), rows=count, nbytes=nbytes,

@@ -45,6 +45,8 @@ IGNORE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)
 START_METHOD = "distributed.worker.multiprocessing-method"  # Dask's setting
 _VARIABLES = "distributed.nanny.pre-spawn-environ"  # which Dask sets and leaves
 PRELOAD = ("daskxml.cluster.worker_tasks", "daskxml.kernels.cpu.kernels")
+# Dask keeps each span for good: all tasks of daskxml are one, not one for each idle moment.
+SPAN = {"name": ("daskxml",), "ids": ("daskxml",)}
 SILENCE_UCX = "from daskxml.transport.ucx import silence_ucx; silence_ucx()"
 
 Warn = Callable[[str], None]
@@ -125,6 +127,12 @@ def running_cluster(client: Client | None, scheduler: str | None) -> Iterator[Cl
         raise ConfigError("no cluster: give --scheduler ADDRESS, or a Dask client")
 
 
+def submit(client: Client, task: Callable[..., Any], *args: Any, **options: Any) -> Future:
+    """Start a task of daskxml's, whatever was computed before; ``options`` are Dask's."""
+    with dask.annotate(span=SPAN):
+        return client.submit(task, *args, pure=False, **options)
+
+
 def kept(client: Client, value: Any) -> Future:
     """Return a future of a value, which the scheduler keeps as the argument of a task.
 
@@ -133,7 +141,7 @@ def kept(client: Client, value: Any) -> Future:
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sending large graph")
-        return client.submit(_itself, value, pure=False)
+        return submit(client, _itself, value)
 
 
 def _itself(value: Any) -> Any:

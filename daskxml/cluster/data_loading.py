@@ -17,6 +17,7 @@ from typing import Any
 
 from distributed import Client, Future, wait
 
+from daskxml.cluster.connection import submit
 from daskxml.config import RunConfig
 from daskxml.core.work_stats import SHARED, StageRecord
 from daskxml.data.blocks import stamp_files
@@ -40,7 +41,7 @@ class ClusterTasks:
 
     def submit(self, name: str, task: Callable[..., Any], *args: Any) -> Future:
         """Submit a task, with this key."""
-        return self._client.submit(task, *args, key=name, pure=False)
+        return submit(self._client, task, *args, key=name)
 
     async def wait(self, futures: Sequence[Future]) -> None:
         """Wait until all are computed, without fetching them; raise the first error in the list."""
@@ -259,7 +260,7 @@ async def _name_rows(client: Client, config: RunConfig, run: str, scattered: Sca
     tests = () if data.validation else data.test
     names = (data.weights, data.feature_names, data.label_names)
     paths = (*data.train, *tests, *filter(None, names))
-    stamps = await client.submit(stamp_files, paths, key=f"stamp-{run}", pure=False)
+    stamps = await submit(client, stamp_files, paths, key=f"stamp-{run}")
     if stamps is None:
         return run
     section = {key: value for key, value in asdict(data).items() if key not in _OF_METRICS}

@@ -18,6 +18,7 @@ import dask
 from distributed import Client, Scheduler, SchedulerPlugin
 from distributed.scheduler import TaskGroup, TaskState, WorkerState, heartbeat_interval
 
+from daskxml.cluster.connection import SPAN
 from daskxml.cluster.data_loading import RowHolders, SharedRows
 from daskxml.cluster.fit_driver import FitDriver
 from daskxml.cluster.run_driver import RunDriver
@@ -36,8 +37,6 @@ KEPT_RUNS = 20  # detached runs that are over; older ones are forgotten
 READ_TIMEOUT_S = 10.0  # for a client that waits for new events
 GIVE_UP_S = 15.0  # without a heartbeat: a worker that holds a run up is started again
 RESTART_S = 10.0  # for its nanny to do that; else the scheduler removes it
-# Dask keeps each span for good: the tasks of all runs are one, not one for each idle moment.
-SPAN = {"name": ("daskxml",), "ids": ("daskxml",)}
 
 
 class RunSchedulerPlugin(SchedulerPlugin):

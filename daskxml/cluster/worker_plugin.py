@@ -9,7 +9,7 @@ import asyncio
 import pickle
 import threading
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 from distributed import Worker, WorkerPlugin, get_worker
@@ -241,8 +241,7 @@ class RunWorkerPlugin(WorkerPlugin):
 
 def worker_plugin() -> RunWorkerPlugin:
     """Return the plugin of the Dask worker that this task runs on."""
-    plugin: RunWorkerPlugin = get_worker().plugins[PLUGIN]
-    return plugin
+    return cast("RunWorkerPlugin", get_worker().plugins[PLUGIN])
 
 
 def queue_of(run: str) -> LeaseQueue:

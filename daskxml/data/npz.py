@@ -33,7 +33,7 @@ _LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip archive's member: lengths of
 _ANY_BYTES, _MOST_INFLATED = 1 << 26, 100  # that few bytes become, and how many times the file's
 _DAMAGE = (  # RuntimeError: compressed, encrypted, or of a version that Python does not know
     zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, struct.error, RuntimeError,
-    TokenError,  # of the header of an array, which is Python
+    TokenError, TypeError, SyntaxError,  # of the header of an array, which is Python
 )  # fmt: skip
 
 

@@ -37,6 +37,20 @@ def test_nothing_grows_with_the_number_of_trainings(
     assert {name: after[name] for name in after if after[name] > before[name]} == {}
 
 
+def test_nothing_grows_with_the_number_of_pipelines(
+    client: Client, data: dict[str, Path], values: dict[str, Any]
+) -> None:
+    def spans_after_one() -> int:
+        with daskxml.Pipeline(client=client) as pipe:
+            rows = pipe.drop_rare(pipe.read(data["train"]), least=2)
+            train, others = pipe.split(rows, share=0.2)
+            pipe.evaluate(pipe.train(values, train), others).result()
+        return client.run_on_scheduler(kept)["spans"]
+
+    values["training"] = {"megabatches": 1}
+    assert spans_after_one() == spans_after_one()
+
+
 def test_what_dask_notes_of_other_programs_stays(
     client: Client, data: dict[str, Path], values: dict[str, Any]
 ) -> None:

@@ -363,6 +363,20 @@ def test_damaged_npz_arrays_are_refused(tmp_path) -> None:
             read(tmp_path / "X.npz", Dialect())
 
 
+@pytest.mark.parametrize(
+    "header",
+    [b"{b'shape':0, 'descr': 0}", b"{'descr': ',', 'fortran_order': False, 'shape': (2,)}", b","],
+)
+def test_npz_arrays_whose_headers_numpy_cannot_read_are_refused(tmp_path, header) -> None:
+    WRITERS["X.npz"](tmp_path / "X.npz", FIXED)
+    before, name, rest = (tmp_path / "X.npz").read_bytes().partition(b"shape.npy")
+    old = rest[rest.index(b"{") : rest.index(b"}") + 1]
+    wrong = rest.replace(old, header.ljust(len(old)), 1)
+    (tmp_path / "X.npz").write_bytes(before + name + wrong)
+    with pytest.raises(InputError, match="not a whole file of a sparse matrix"):
+        read(tmp_path / "X.npz", Dialect())
+
+
 NO_ROWS: dict[str, np.ndarray] = {
     "format": np.array(3), "format ": np.array([b"csr", b"csc"]), "format  ": np.array(b"\xff"),
     "format   ": np.array(b"\x1b[31m" + 5_000 * b"c"), "shape": np.array(["3", "5"]),
