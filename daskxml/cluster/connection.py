@@ -45,8 +45,10 @@ IGNORE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)
 START_METHOD = "distributed.worker.multiprocessing-method"  # Dask's setting
 _VARIABLES = "distributed.nanny.pre-spawn-environ"  # which Dask sets and leaves
 PRELOAD = ("daskxml.cluster.worker_tasks", "daskxml.kernels.cpu.kernels")
-# Dask keeps each span for good: all tasks of daskxml are one, not one for each idle moment.
-SPAN = {"name": ("daskxml",), "ids": ("daskxml",)}
+# Dask keeps each span for good: the tasks of all runs are one, and so are those of pipelines and
+# other calls, which a user's code may keep busy, not one for each idle moment.
+OURS = ("daskxml", "daskxml-calls")
+SPAN, CALLS = ({"name": (name,), "ids": (name,)} for name in OURS)
 SILENCE_UCX = "from daskxml.transport.ucx import silence_ucx; silence_ucx()"
 
 Warn = Callable[[str], None]
@@ -129,7 +131,7 @@ def running_cluster(client: Client | None, scheduler: str | None) -> Iterator[Cl
 
 def submit(client: Client, task: Callable[..., Any], *args: Any, **options: Any) -> Future:
     """Start a task of daskxml's, whatever was computed before; ``options`` are Dask's."""
-    with dask.annotate(span=SPAN):
+    with dask.annotate(span=dask.get_annotations().get("span", CALLS)):
         return client.submit(task, *args, pure=False, **options)
 
 

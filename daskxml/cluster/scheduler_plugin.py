@@ -18,7 +18,7 @@ import dask
 from distributed import Client, Scheduler, SchedulerPlugin
 from distributed.scheduler import TaskGroup, TaskState, WorkerState, heartbeat_interval
 
-from daskxml.cluster.connection import SPAN
+from daskxml.cluster.connection import OURS, SPAN
 from daskxml.cluster.data_loading import RowHolders, SharedRows
 from daskxml.cluster.fit_driver import FitDriver
 from daskxml.cluster.run_driver import RunDriver
@@ -267,10 +267,11 @@ class RunSchedulerPlugin(SchedulerPlugin):
     async def _give_up(self, workers: Sequence[WorkerState]) -> None:
         """Have workers started again that hold a run up, as Dask does after its ``worker-ttl``.
 
-        One that has tasks of other programs as well may be busy with one that keeps Python's lock;
-        and what they have put in its memory alone would be gone.
+        One that has tasks of pipelines or of other programs as well may be busy with one that keeps
+        Python's lock; and what they have put in its memory alone would be gone.
         """
-        gone = [worker for worker in workers if all(map(_is_ours, _bound_to(worker)))]
+        own = {*SPAN["ids"]}
+        gone = [it for it in workers if {task.group.span_id for task in _bound_to(it)} <= own]
         runs = [driver for driver in self.drivers.values() if driver.needs_all]
         if gone and (runs or self._closing or self._opening.locked()):
             names = ", ".join(str(worker.name) for worker in gone)
@@ -320,7 +321,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
             )
             for driver in self.drivers.values():
                 driver.task_ended(key, kwargs.get("worker", ""), busy_s, finish == "erred")
-        elif finish == "forgotten" and _is_ours(self.scheduler.tasks[key]):
+        elif finish == "forgotten" and self.scheduler.tasks[key].group.span_id in OURS:
             self._forget_groups(self.scheduler.tasks[key].group)
 
     def _forget_groups(self, newest: TaskGroup) -> None:
@@ -345,10 +346,6 @@ class RunSchedulerPlugin(SchedulerPlugin):
             work = (WorkStats(**msg["work"]),)
             result = WorkResult(msg["lease"], work, msg["squared_norm"])
             self.drivers[msg["run"]].lease_reported(result)
-
-
-def _is_ours(task: TaskState) -> bool:
-    return task.group.span_id in SPAN["ids"]
 
 
 def _bound_to(worker: WorkerState) -> Iterator[TaskState]:
