@@ -533,7 +533,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=20, help="or trees")
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two faults")
     parser.add_argument("--faults", type=int, default=sys.maxsize, help="of one run, at most")
-    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=LOSSES)
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=LOSSES, help="or none")
     parser.add_argument("--checkpoint-every", type=int, default=2, help="mega-batches")
     parser.add_argument("--only-faults", action="store_true", help="no run without them first")
     parser.add_argument("--seed", type=int, default=0, help="of the first runs")

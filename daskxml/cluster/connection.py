@@ -48,7 +48,7 @@ PRELOAD = ("daskxml.cluster.worker_tasks", "daskxml.kernels.cpu.kernels")
 # Dask keeps each span for good: the tasks of all runs are one, and so are those of pipelines and
 # other calls, which a user's code may keep busy, not one for each idle moment.
 OURS = ("daskxml", "daskxml-calls")
-SPAN, CALLS = ({"name": (name,), "ids": (name,)} for name in OURS)
+RUNS, CALLS = ({"name": (name,), "ids": (name,)} for name in OURS)
 SILENCE_UCX = "from daskxml.transport.ucx import silence_ucx; silence_ucx()"
 
 Warn = Callable[[str], None]

@@ -18,7 +18,7 @@ import dask
 from distributed import Client, Scheduler, SchedulerPlugin
 from distributed.scheduler import TaskGroup, TaskState, WorkerState, heartbeat_interval
 
-from daskxml.cluster.connection import OURS, SPAN
+from daskxml.cluster.connection import OURS, RUNS
 from daskxml.cluster.data_loading import RowHolders, SharedRows
 from daskxml.cluster.fit_driver import FitDriver
 from daskxml.cluster.run_driver import RunDriver
@@ -127,7 +127,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
         self._tasks[run] = asyncio.create_task(self._drive(run, driver))
 
     async def _drive(self, run: str, driver: RunDriver) -> None:
-        with driver.client.as_current(), dask.annotate(span=SPAN):
+        with driver.client.as_current(), dask.annotate(span=RUNS):
             await driver.drive()
             if driver.event_log.has_failed:
                 await driver.clean_up()
@@ -193,7 +193,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
         closed = self._closing[driver] = asyncio.Event()
         try:
             await self._cancel(run)
-            with dask.annotate(span=SPAN):
+            with dask.annotate(span=RUNS):
                 await driver.close()
         finally:
             del self._closing[driver]
@@ -270,7 +270,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
         One that has tasks of pipelines or of other programs as well may be busy with one that keeps
         Python's lock; and what they have put in its memory alone would be gone.
         """
-        own = {*SPAN["ids"]}
+        own = {*RUNS["ids"]}
         gone = [it for it in workers if {task.group.span_id for task in _bound_to(it)} <= own]
         runs = [driver for driver in self.drivers.values() if driver.needs_all]
         if gone and (runs or self._closing or self._opening.locked()):

@@ -2,7 +2,7 @@
 
 Each run has the strategy and the faults of a seed of its own, but for the death of the scheduler;
 one that is stopped, or whose user dies, is not resumed: the next one begins in another directory.
-After each of them nothing of it may be left, and it is counted what the processes hold.
+After each of them nothing of it may be left, and what the processes hold is counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from daskxml.api.on_cluster import launch
 from daskxml.api.train import train
 from harness.faults.schedule import SHARING, Case, draw_case
-from harness.faults.simulation import LONGEST_START_S, Simulation, _config, simulate
+from harness.faults.simulation import LONGEST_START_S, Simulation, config_of, simulate
 
 ENDING = ("power", "scheduler")  # faults that end all processes
 MOST_WORKERS = 4
@@ -73,9 +73,7 @@ class Life(Simulation):
         self._faults = deque(replace(it, at=it.at + self.steps) for it in faults)
         self._struck.clear()
         self._armed.clear()
-        self.config = _config(
-            case.strategy, case.quorum, case.epochs, case.checkpoint_every, case.rule, case.grace
-        )
+        self.config = config_of(case)
 
     def _clean_up(self) -> None:
         """End what is left of faults, and workers that are too many; remove the directory."""

@@ -135,9 +135,7 @@ class Simulation:
         self._lost_power, self._has_lost_disk = asyncio.Event(), False
         self._resumes_at_once = self._has_resumed = False
         self._problem: Exception | None = None
-        self.config = _config(
-            case.strategy, case.quorum, case.epochs, case.checkpoint_every, case.rule, case.grace
-        )
+        self.config = config_of(case)
         self._keep_account()
 
     # ------------------------------------------------------------------- steps
@@ -462,6 +460,13 @@ def _visit(kind: str, run: str, **where: Any) -> Any:
     told: Any = {"run": run, "name": "", "strategy": "", "state": "", "begun_at_s": 0.0}
     handle = runs.RunHandle(**told, is_over=False, is_detached=True, client=where.pop("client"))
     return handle.stop() if kind == "stop" else handle.follow(**where)
+
+
+def config_of(case: Case) -> RunConfig:
+    """Return the run file of a case."""
+    return _config(
+        case.strategy, case.quorum, case.epochs, case.checkpoint_every, case.rule, case.grace
+    )
 
 
 @cache
