@@ -20,9 +20,9 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -39,6 +39,7 @@ from distributed import Client, Scheduler
 
 from daskxml.cluster.worker_plugin import PLUGIN
 from daskxml.data.synthetic import SyntheticSpec, write_xml
+from harness.clusters import dask_process
 from harness.faults import life as virtual
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -102,28 +103,25 @@ class Life:
         (folder / "pipeline.py").write_text(PIPELINE)
         self._models = [self._model(seed) for seed in (0, 1)]
         shutil.copytree(self._models[0], folder / "served")
-        self.address = f"tcp://127.0.0.1:{(port := _free_port())}"
-        self._http = f"http://127.0.0.1:{(served := _free_port())}"
-        place = ("--host", "127.0.0.1", "--port")
-        dask = (sys.executable, "-m", "dask")
-        self.processes = {
-            "scheduler": self._start("scheduler", *dask, "scheduler", *place, str(port),
-                                     "--dashboard-address", "127.0.0.1:0"),
-            "server": self._start("server", sys.executable, "-m", "daskxml", "serve", "served",
-                                  *place, str(served), "--watch", "5"),
-        }  # fmt: skip
+        place = ("--host", "127.0.0.1", "--port", "0")
+        told = ("--scheduler-file", str(folder / "scheduler.json"))
+        more = ("--dashboard-address", "127.0.0.1:0")
+        self.processes = {"scheduler": self._dask("scheduler", *place, *more, *told)}
+        with Client(scheduler_file=told[1], set_as_default=False) as client:
+            self.address = client.scheduler.address
+        more = ("--no-nanny", "--nthreads", "1", "--memory-limit", "0", "--no-dashboard")
         for number in range(workers):
-            name = f"worker {number}"
-            self.processes[name] = self._start(
-                name, *dask, "worker", self.address, "--no-nanny", "--nthreads", "1",
-                "--memory-limit", "0", "--no-dashboard", "--local-directory", "scratch",
-            )  # fmt: skip
+            self.processes[f"worker {number}"] = self._dask("worker", *told, *more)
+        serve = (sys.executable, "-m", "daskxml", "serve", "served", *place, "--watch", "5")
+        self.processes["server"] = self._start("server", *serve)
+        log = folder / "server.log"
+        while not (found := re.search(r"(http://\S+)/predict", log.read_text())):
+            time.sleep(0.2)
+        self._http = found[1]
         row = (folder / "test.txt").read_text().splitlines()[1].split()[1:]
         ids, values = zip(*(pair.split(":") for pair in row), strict=True)
         body = {"ids": [int(it) for it in ids], "values": [float(it) for it in values]}
         self._body = json.dumps({"rows": [body] * REQUEST_ROWS, "k": 5}).encode()
-        while not self._answers("/ready"):
-            time.sleep(0.2)
 
     def __enter__(self) -> Life:
         """Begin."""
@@ -131,10 +129,8 @@ class Life:
 
     def __exit__(self, *error: object) -> None:
         """End all processes."""
-        for process in self.processes.values():
-            process.terminate()
-        for process in self.processes.values():
-            process.wait(60.0)
+        self.processes["server"].terminate()
+        self.processes["server"].wait(60.0)
         self._stack.close()
 
     def _model(self, seed: int) -> Path:
@@ -143,7 +139,10 @@ class Life:
         subprocess.run(command, cwd=self.folder, check=True, capture_output=True)
         return out
 
-    def _start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+    def _dask(self, *words: str) -> subprocess.Popen[Any]:
+        return self._stack.enter_context(dask_process(*words, folder=self.folder))
+
+    def _start(self, name: str, *command: str) -> subprocess.Popen[Any]:
         log = self._stack.enter_context((self.folder / f"{name}.log").open("ab"))
         return subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
 
@@ -206,12 +205,6 @@ def _held(dask_scheduler: Scheduler) -> dict[str, int]:
     """Return what the scheduler holds: tasks, and runs, of which the last 20 detached ones stay."""
     plugin = dask_scheduler.plugins.get(PLUGIN)
     return {"tasks": len(dask_scheduler.tasks), "runs": len(plugin.drivers) if plugin else 0}
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def live(life: Life, minutes: float) -> Iterator[dict[str, Any]]:
