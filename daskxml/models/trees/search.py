@@ -12,6 +12,8 @@ then: for these more passes are tried as well, with the cost that was found and 
 Values may grow with how often a word is in a text, so that few of them decide. So their square root
 is tried as well, with the cost that was found, where it changes rows much.
 
+Sparse rows settle in a few passes, so candidates are compared after fewer than the tree gets.
+
 A larger C fits the rows more closely. So the search goes from the middle of a line of candidates in
 the direction in which the ranking becomes better. Neither the sample nor the order of its rows
 depends on the order of all rows, so that the choice does not either.
@@ -22,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,7 @@ _HELD_OUT = 3  # one row of so many
 _FEW = 3000  # fewer rows than this are few
 _DENSE = 0.05  # of the features; where rows have more of them on average they are dense
 _MORE = 3  # so many times the passes are tried as well for dense rows
+_PASSES = 4  # over sparse rows, at most, while costs are compared: they rank them as six do
 _FLATTER = 0.5  # power of the values that is tried as well
 _ALIKE = 0.97  # where a row and what that makes of it have a smaller cosine on average
 _KS = (1, 3, 5)
@@ -68,9 +71,7 @@ def prepare_trees(
         return spec, vectors
     order = submit("order", order_of_tree, vectors, spec, seed, 0)
     labels = submit("sample", sample_labels, order, counts, spec)
-    samples = [
-        submit(f"sample-{number}", sample_rows, part, labels) for number, part in enumerate(parts)
-    ]
+    samples = [submit(f"sample-{n}", sample_rows, part, labels) for n, part in enumerate(parts)]
     return submit("fit", choose_cost, samples, spec, seed, threads), vectors
 
 
@@ -147,15 +148,16 @@ def choose_cost(
     turns = min(_HELD_OUT, max(1, _FEW // part.rows))
     held_out = [rows[part.rows - size * (turn + 1) :][:size] for turn in range(turns)]
     folds = [(take_rows(part, np.delete(rows, out)), take_rows(part, out)) for out in held_out]
+    is_dense = part.features.nonzeros > _DENSE * part.rows * part.features.columns
     with ThreadPoolExecutor(threads) as pool:
-        found = partial(_precision, pool, threads)
 
         @cache
-        def score(candidate: TreeSpec) -> float:
-            return float(np.mean([found(candidate, *fold, seed) for fold in folds]))
+        def score(spec: TreeSpec) -> float:
+            tried = spec if is_dense else replace(spec, passes=min(spec.passes, _PASSES))
+            return float(np.mean([_precision(pool, threads, tried, *fold, seed) for fold in folds]))
 
         best = climb(candidates, first, score)
-        if part.features.nonzeros > _DENSE * part.rows * part.features.columns:
+        if is_dense:
             closer = candidates[candidates.index(best) :]
             more = [replace(each, passes=_MORE * spec.passes) for each in closer]
             best = climb([best, *more], 0, score)
