@@ -81,7 +81,8 @@ class Result:
         machine lacks.
     sources
         Keys of the index's ``[sources]``, or paths. A path that begins with a minus is a file
-        that is left out of its folder, unless it is named as well.
+        that is left out of its folder, unless it is named as well; ``-FILE:NAME`` leaves out what
+        a file defines by this name, which cannot change the result: it only refuses, say.
     commit, digest, date, machine, load
         Of the measurement; load is that of one minute when it began.
     """
@@ -150,15 +151,18 @@ class Index:
         """
         sources = self.sources(result)
         paths = [path for path in sources if not path.startswith("-")]
+        left_out = {path[1:] for path in sources if path.startswith("-")} - {*sources}
+        parts = [part.split(":") for part in left_out if ":" in part]
         if commit:
             listed = _git(self.root, "ls-tree", "-r", commit, "--", *paths).splitlines()
             found = [(each.split("\t")[1], each.split()[2]) for each in listed]
-            named = [(name, _digest_of_blob(self.root, name, blob)) for name, blob in found]
         else:
             files = (file for path in paths for file in _sources_below(self.root / path))
-            named = [(file.relative_to(self.root).as_posix(), _digest_of(file)) for file in files]
-        left_out = {path[1:] for path in sources if path.startswith("-")} - {*sources}
-        counted = sorted({pair for pair in named if pair[0] not in left_out})
+            found = [(file.relative_to(self.root).as_posix(), "") for file in files]
+        counted = sorted(
+            (name, _digest_of(self.root, name, blob, frozenset(d for f, d in parts if f == name)))
+            for name, blob in {*found} if name not in left_out
+        )  # fmt: skip
         return hashlib.sha256(repr(counted).encode()).hexdigest()[:12]
 
     def is_stale(self, result: Result) -> bool:
@@ -201,26 +205,25 @@ def _sources_below(path: Path) -> Iterator[Path]:
 
 
 @cache
-def _digest_of(path: Path) -> str:
-    return hashlib.sha256(_executed(path.name, path.read_bytes())).hexdigest()
+def _digest_of(root: Path, name: str, blob: str, left_out: frozenset[str]) -> str:
+    """Return the digest of a file, or of what a commit has of it, without some definitions."""
+    if blob:
+        command = ["git", "cat-file", "blob", blob]
+        content = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout
+    else:
+        content = (root / name).read_bytes()
+    return hashlib.sha256(_executed(name, content, left_out)).hexdigest()
 
 
-@cache
-def _digest_of_blob(root: Path, name: str, blob: str) -> str:
-    done = subprocess.run(
-        ["git", "cat-file", "blob", blob], cwd=root, capture_output=True, check=True
-    )
-    return hashlib.sha256(_executed(name, done.stdout)).hexdigest()
-
-
-def _executed(name: str, content: bytes) -> bytes:
+def _executed(name: str, content: bytes, left_out: frozenset[str]) -> bytes:
     """Return what is executed of a module, without comments; of another file all of it."""
     if not name.endswith(".py"):
         return content
     tree = ast.parse(content)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = node.body[ast.get_docstring(node, clean=False) is not None :]
+            own = node.body[ast.get_docstring(node, clean=False) is not None :]
+            node.body = [each for each in own if getattr(each, "name", "") not in left_out]
     return ast.dump(tree).encode()
 
 

@@ -12,7 +12,7 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, TypeVar, cast
 
@@ -25,9 +25,12 @@ from daskxml.models.trained import Model
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, run_callbacks
 from daskxml.observe.notebook import run_html
 from daskxml.observe.run_view import last_metrics
-from daskxml.records.run_dir import RunDir
+from daskxml.records.run_dir import RUN_FILE, RunDir
 
 Config = str | Path | Mapping[str, Any] | RunConfig
+UNCHANGED = (  # when a run is resumed
+    "model", "optimizer", "sampling", "run.seed", "data.normalize", "strategy.batch_max",
+)  # fmt: skip
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -258,12 +261,15 @@ class Job:
         """
         pairs = {"train": train, "test": test}.items()
         named = {name: Matrices(*rows) if _is_pair(rows) else rows for name, rows in pairs}
+        _check_columns(*named.values())
         given = {name: found for name, rows in named.items() if (found := find(rows, name))}
         files = {name: None if name in given else rows for name, rows in named.items()}
         resolved = resolve_run(config, files["train"], files["test"], overrides, settings or {})
         if not (resolved.data.train or "train" in given):
             raise ConfigError("no training data: give train=, or data.train in the run file")
         directory = RunDir.open(out, resume)
+        if directory.path is not None and resume is not None:
+            _check_unchanged(load_run_config(directory.path / RUN_FILE), resolved)
         return cls(config=resolved, given=given, directory=directory, callbacks=callbacks)
 
     @property
@@ -318,6 +324,32 @@ def resolve_run(
         if path := getattr(resolved.data, name):
             absolute[f"data.{name}"] = _absolute(path)
     return load_run_config(resolved, absolute)
+
+
+def _check_columns(train: Any, test: Any) -> None:
+    """Refuse matrices of training and test rows that differ in their columns."""
+    if not (isinstance(train, Matrices) and isinstance(test, Matrices)):
+        return
+    for name in ("X", "Y"):
+        own, other = (getattr(getattr(rows, name), "shape", ())[1:] for rows in (train, test))
+        if own and other and own != other:
+            raise InputError(f"test: {name} has {other[0]} columns, that of training {own[0]}")
+
+
+def _check_unchanged(began: RunConfig, now: RunConfig) -> None:
+    """Refuse to resume a run with a setting that would make what was done another run's."""
+    for place in UNCHANGED:
+        section, _, name = place.partition(".")
+        first, then = getattr(began, section), getattr(now, section)
+        if type(first) is not type(then):
+            continue  # workers refuse what another kind or strategy has left
+        before, after = asdict(first), asdict(then)
+        for key in [name] if name else before:
+            if before[key] != after[key]:
+                raise ConfigError(
+                    f"{section}.{key}: the run began with {before[key]!r}, which cannot become "
+                    f"{after[key]!r}: leave [{section}] as it was"
+                )
 
 
 def _listed(paths: Any, name: str) -> list[str]:

@@ -252,7 +252,7 @@ _SERVING = (  # those of `daskxml.cli.asgi.ServingSettings` have its defaults
     _takes("--request-rows", type=positive, metavar="N", help="largest request, in rows"),
     _takes("--request-bytes", type=positive, metavar="N", help="largest request"),
     _takes("--request-seconds", type=number, dest="request_s", metavar="S",
-           help="time limit for receiving a request (default: 30)"),
+           help="time limit to receive a request, and for its response to be read (default: 30)"),
     _takes("--watch", type=number, dest="watch_s", metavar="S",
            help="interval of looking for a newer model in DIR (default: never)"),
 )  # fmt: skip

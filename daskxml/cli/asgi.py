@@ -197,7 +197,7 @@ class ServingSettings:
         Most of one request; its answer has at most as many labels as the second says, and what is
         explained in it is as little work.
     request_s
-        Within which the headers of a request, and then its body, must be whole.
+        Within which a request's headers must be whole, then its body, and then its answer taken.
     watch_s
         How often the directory is looked at for another model; 0: never.
     """

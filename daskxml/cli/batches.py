@@ -15,7 +15,7 @@ import scipy.sparse
 
 from daskxml.core.errors import DaskxmlError
 from daskxml.models.rankings import Ids, Scores
-from daskxml.models.store import HEADER_NAME
+from daskxml.models.store import HEADER_NAME, folder_to_read, read_model
 from daskxml.models.trained import Model
 
 Ranking = tuple[Ids, Scores]
@@ -55,7 +55,9 @@ class ServedModel:
             If there is none, or it is damaged.
         """
         version = version_of(directory)  # before the model: one written meanwhile is seen as new
-        model = Model.load(directory, threads=1)
+        with folder_to_read(directory) as folder:
+            # Not mapped: whoever overwrites the files would change the model, or end the process.
+            model = Model(*read_model(folder, mapped=False), threads=1)
         model.warm_up()
         ids = {name: column for column, name in enumerate(model.header.feature_names)}
         return cls(model, version, ids)

@@ -14,6 +14,7 @@ from daskxml.cli.arguments import Options
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import ConfigError
+from daskxml.core.text import printable
 from daskxml.data.rows import concatenate
 from daskxml.data.side_files import read_names
 from daskxml.kernels.registry import TEXT, telling_of_compilation
@@ -60,7 +61,7 @@ def predict(options: Options) -> int:
         print(unknown_texts(done.unknown, done.rows), file=sys.stderr)
     if options.out != STDOUT:
         size = f"{done.rows:,} rows x {model.spec.labels:,} labels, {done.scores:,} scores"
-        print(f"wrote {size}, to {options.out}")
+        print(f"wrote {size}, to {printable(options.out)}")
     return 0
 
 
@@ -85,8 +86,10 @@ def mix(options: Options) -> int:
     out = options.out or free_directory("mix")
     models = [Model.load(directory) for directory in options.models]
     if options.weights:
+        if options.valid:
+            raise ConfigError("--valid and --weights are two ways to weigh the models: give one")
         daskxml.mix(models, weights=options.weights, out=out)
-        print(f"wrote a mixture of {len(models)} models to {out}")
+        print(f"wrote a mixture of {len(models)} models to {printable(str(out))}")
         return 0
     rows = _rows_of(models[0], options.valid)
     whose = "of --valid" if rows else "that no part was trained on"
@@ -125,7 +128,7 @@ def calibrate(options: Options) -> int:
     }
     own = f"{len(made.labels):,} of {model.spec.labels:,} labels have their own"
     print_lines(values | {"thresholds": f"{made.threshold:.4f}; {own}"})
-    print(f"wrote {options.out or options.model}")
+    print(f"wrote {printable(options.out or options.model)}")
     return 0
 
 
@@ -152,7 +155,7 @@ def extend(options: Options) -> int:
     extended = model.extend(rows, names=names)
     extended.save(options.out)
     new = extended.spec.labels - model.spec.labels
-    print(f"wrote {options.out} with {new:,} new labels, fitted to {rows.rows:,} rows")
+    print(f"wrote {printable(options.out)} with {new:,} new labels, fitted to {rows.rows:,} rows")
     return 0
 
 

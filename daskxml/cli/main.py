@@ -6,6 +6,7 @@ Only the chosen command's module is imported, so that ``daskxml --help`` answers
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 from daskxml._version import __version__
 from daskxml.cli.arguments import build_parser
@@ -21,6 +23,7 @@ from daskxml.core.errors import CallbackWarning, ConfigError, DaskxmlError, lack
 from daskxml.core.text import one_line
 
 FAILED, INTERNAL, INTERRUPTED = 2, 70, 130  # 70: EX_SOFTWARE of sysexits.h
+UNREAD = 128 + signal.SIGPIPE  # as shells say it of other programs
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     0, or 2 after an error that the user can fix (one line on stderr), or 130 after Ctrl-C or
-    SIGTERM, or 70 after an error of daskxml itself, whose traceback is in a file that is named.
+    SIGTERM, or 141 where nobody reads the output any more, or 70 after an error of daskxml itself,
+    whose traceback is in a file that is named.
 
     Examples
     --------
@@ -42,6 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     2
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (until the end)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
+        sys.stdout.reconfigure(errors="backslashreplace")
     if threading.current_thread() is threading.main_thread():
         # `docker stop` and batch systems send it: as Ctrl-C, it ends a run at a merge.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -57,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error.message)
     except BrokenPipeError:  # `daskxml inspect FILE | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return UNREAD
     except KeyboardInterrupt:
         return _interrupted()
     except Exception as error:

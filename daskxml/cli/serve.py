@@ -11,6 +11,7 @@ import socket
 import sys
 from dataclasses import fields
 from typing import Any
+from weakref import WeakSet
 
 from daskxml.cli.arguments import Options
 from daskxml.core.errors import ConfigError, InputError
@@ -56,29 +57,47 @@ def serve(options: Options) -> int:
 def _bounded(protocol: Any, within_s: float) -> Any:
     """Return uvicorn's protocol of a connection, with headers in bounds of size and time.
 
-    Connections whose request is not whole take half of the files that may be open at most: of more,
-    the one that has taken longest is cut off.
+    So is the time to take an answer. Connections whose request is not whole, or answer not taken,
+    take half of the files that may be open at most: of more, the one that has taken longest is cut
+    off.
     """
-    unfinished: dict[Any, None] = {}  # longest first
+    unfinished: dict[tuple[Any, str], None] = {}  # longest first
 
     class Bounded(protocol):
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            transport.set_write_buffer_limits(0)  # else a short rest would wait for ever
+            self.cycles: WeakSet[Any] = WeakSet()
             self.await_headers()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            unfinished.pop(self, None)
+            unfinished.pop((self, "request"), None)
+            unfinished.pop((self, "answer"), None)
+            for cycle in self.cycles:  # uvicorn tells the last one only
+                cycle.disconnected = True
             super().connection_lost(exc)
 
         def await_headers(self) -> None:
             self.left_bytes = _HEADER_BYTES
-            self.awaited = self.loop.call_later(within_s, self.transport.abort)
-            unfinished[self] = None
+            self.awaited = self.await_client("request")
+
+        def await_client(self, what: str) -> asyncio.TimerHandle:
+            unfinished[self, what] = None
             may_open, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             if may_open != resource.RLIM_INFINITY and len(unfinished) > may_open // 2:
                 longest = next(iter(unfinished))
                 del unfinished[longest]
-                longest.transport.abort()
+                longest[0].transport.abort()
+            return self.loop.call_later(within_s, self.transport.abort)
+
+        def pause_writing(self) -> None:
+            self.untaken = self.await_client("answer")
+            super().pause_writing()
+
+        def resume_writing(self) -> None:
+            self.untaken.cancel()
+            unfinished.pop((self, "answer"), None)
+            super().resume_writing()
 
         def data_received(self, data: bytes) -> None:
             last = self.cycle  # None before the first request
@@ -96,9 +115,10 @@ def _bounded(protocol: Any, within_s: float) -> Any:
             if sum(len(name) + len(value) for name, value in self.headers) > _HEADER_BYTES:
                 raise ValueError("the headers came at once")  # uvicorn answers 400
             super().on_headers_complete()
+            self.cycles.add(self.cycle)
 
         def on_message_complete(self) -> None:
-            unfinished.pop(self, None)
+            unfinished.pop((self, "request"), None)
             super().on_message_complete()
 
     return Bounded

@@ -105,6 +105,8 @@ class RunConfig:
         if needs_metric and rank not in ranks:
             why = f"is never measured: add {rank} to [evaluation] k = {list(ranks)}"
             yield Limit("training.target_metric", (), why)
+        if self.strategy.batch_max > 1 << 18:  # each size up to it is planned
+            yield Limit("strategy.batch_max", (), f"is more than {1 << 18:,} rows")
         if self.schedule.needs_epochs and not training.epochs:
             why = "needs the length of the run: give [training] epochs"
             yield Limit("schedule.name", (), why)

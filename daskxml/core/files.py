@@ -29,12 +29,13 @@ KERNEL_CACHE = "DASKXML_KERNEL_CACHE"
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a path to write to; the file there replaces ``path`` when the block ends well.
 
-    The directory of ``path`` must exist.
+    The directory of ``path`` must exist. Where ``path`` is a link, what it leads to is replaced.
 
     Raises
     ------
     ModelError
-        If the disk is full or the directory cannot be written to; ``path`` is as it was.
+        If the disk is full or the directory cannot be written to, or ``path`` is something else
+        than a file, such as a pipe or a device; it is as it was.
 
     Examples
     --------
@@ -45,6 +46,9 @@ def replacing(path: Path) -> Iterator[Path]:
     >>> target.read_text()
     'hello'
     """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        raise ModelError(f"{path}: cannot be written, as it is no file; choose another name")
     partial = path.with_name(path.name + ".partial")
     try:
         yield partial

@@ -25,6 +25,7 @@ from daskxml.core.arrays import Array, starts_of
 from daskxml.core.errors import InputError
 from daskxml.core.text import quoted
 from daskxml.data.blocks import Header, open_file
+from daskxml.data.rows import check_targets
 from daskxml.data.scan import LARGEST_ID
 from daskxml.data.tables import INDICES, LABELS, VALUES, Parts
 
@@ -191,6 +192,7 @@ def _opened(path: str) -> Iterator[_Matrix]:
 
 def _nonzero(indptr: Array, ids: Array, values: Array) -> Any:
     """Leave out the zeros that a matrix of labels may hold."""
+    check_targets(values)
     kept = values != 0
     return _lists(starts_of(kept)[indptr], ids[kept])
 

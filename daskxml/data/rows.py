@@ -362,7 +362,8 @@ def from_scipy(matrix: Any, *, ones: bool = False) -> Csr:
     Raises
     ------
     InputError
-        Not two-dimensional, or a value is NaN or infinite or does not fit float32.
+        Not two-dimensional, column numbers are out of range, or a value is NaN or infinite or does
+        not fit float32.
 
     Examples
     --------
@@ -374,6 +375,7 @@ def from_scipy(matrix: Any, *, ones: bool = False) -> Csr:
     if getattr(matrix, "ndim", 2) != 2:
         raise InputError(f"a matrix has two dimensions, not {matrix.ndim}")
     copy = csr_array(matrix, copy=True)
+    _check_format(copy)
     copy.sum_duplicates()  # sorts as well
     if ones:
         copy.eliminate_zeros()
@@ -385,10 +387,20 @@ def from_scipy(matrix: Any, *, ones: bool = False) -> Csr:
     return Csr(indptr, indices, None if ones else data, int(copy.shape[1]))
 
 
+def _check_format(matrix: Any) -> None:
+    """Refuse a compressed matrix that SciPy was given with wrong column numbers or row bounds."""
+    try:
+        matrix.check_format()
+    except ValueError as error:
+        raise InputError(f"not a valid sparse matrix: {error}") from None
+
+
 @njit(nogil=True)
-def are_valid(indices, data, columns):  # type: ignore[no-untyped-def]
-    """Whether all column ids are in range, and all values finite float32."""
+def are_valid(indptr, indices, data, columns):  # type: ignore[no-untyped-def]
+    """Whether rows follow each other, column ids are in range, and values finite float32."""
     found = True
+    for row in range(indptr.size - 1):
+        found &= indptr[row] <= indptr[row + 1]
     for k in range(indices.size):
         found &= (0 <= indices[k] < columns) & (abs(data[k]) <= LARGEST)
     return found
@@ -424,6 +436,8 @@ def feature_blocks(X: Any, columns: int, first_row: int = 0) -> Iterator[Csr]:
     if 0 < rows <= BLOCK_ROWS:  # a single row is ranked faster than SciPy slices it
         yield _owned_block(matrix, first_row)
         return
+    if getattr(matrix, "format", "") == "csr":
+        _check_format(matrix)
     for start in range(0, rows, BLOCK_ROWS):
         yield _owned_block(matrix[start : start + BLOCK_ROWS], first_row + start)
 
@@ -463,7 +477,7 @@ def matrix_partition(
 
 
 def label_csr(Y: Any, rows: int, columns: int | None) -> Csr:
-    """Check labels, which are the entries that are not zero.
+    """Check labels, which are the entries that are not zero; see `check_targets`.
 
     Parameters
     ----------
@@ -487,9 +501,25 @@ def label_csr(Y: Any, rows: int, columns: int | None) -> Csr:
     if matrix.shape != wanted:
         raise InputError(f"Y is {matrix.shape}, but X and the model ask for {wanted}")
     try:
-        return from_scipy(matrix, ones=True)
+        labels = from_scipy(matrix, ones=True)
+        if matrix.dtype.kind != "b":
+            check_targets(matrix.data if hasattr(matrix, "indptr") else matrix[matrix != 0])
     except InputError as error:
         raise InputError(f"Y: {error}; give 1 where a label is true") from error
+    return labels
+
+
+def check_targets(values: Array) -> None:
+    """Refuse values of labels that are neither true nor false: negative ones and fractions.
+
+    Raises
+    ------
+    InputError
+        Naming one.
+    """
+    wrong = values[(values < 0) | (values != np.rint(values))]
+    if wrong.size:
+        raise InputError(f"a label has the value {wrong[0]:g}, not 0 or 1")
 
 
 def _rows_first(given: Any, what: str) -> Any:
@@ -502,6 +532,8 @@ def _rows_first(given: Any, what: str) -> Any:
         given = given.to_scipy_sparse()
     if type(given).__module__.partition(".")[0] in ("cupy", "cupyx"):
         given = given.get()
+    if getattr(given, "format", "") in ("csc", "bsr"):
+        _check_format(given)
     matrix = given.tocsr() if issparse(given) else np.asarray(given)
     if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
         raise InputError(
@@ -513,12 +545,13 @@ def _rows_first(given: Any, what: str) -> Any:
 
 def _owned_block(block: Any, first_row: int) -> Csr:
     """Convert rows from ``first_row`` on to arrays that own their memory."""
-    if getattr(block, "format", "") == "csr" and block.data.dtype.char in "fd":
+    if getattr(block, "format", "") == "csr":
         indptr, indices, data = block.indptr, block.indices, block.data
-        if are_valid(indices, data, block.shape[1]):
+        if data.dtype.char in "fd" and are_valid(indptr, indices, data, block.shape[1]):
             owned = indptr.astype(np.int64), indices.astype(np.int32), data.astype(np.float32)
             if tidy_rows(*owned)[1] == 0:  # sums of equal ids may be too large
                 return Csr(*owned, int(block.shape[1]))
+        _check_format(block)
 
     def first(rows: range) -> Csr:
         return from_scipy(block[: len(rows)])

@@ -286,6 +286,8 @@ def parse_table(table: Table, rows: int, dialect: Dialect) -> ParsedRows:
     """
     if not rows:
         return parse_bytes(b"", dialect)
+    if not dialect.needs_labels:
+        table = {name: column for name, column in table.items() if name != LABELS}
     if dialect.vectorizer is not None and dialect.text_column in table:
         texts, names = parse_documents(table, rows, dialect)
         labels = _pack_labels(Lists.of(names), dialect)

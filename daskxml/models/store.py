@@ -30,7 +30,7 @@ from daskxml.kernels.operands import Quantised
 from daskxml.models.decisions import Decisions
 from daskxml.models.kinds import kind_of, spec_from_dict
 from daskxml.models.protocol import Spec, difference
-from daskxml.models.tensors import Arrays, read_tensors, save_tensors
+from daskxml.models.tensors import Arrays, read_tensors, save_tensors, views
 
 ARCHIVE: Final = ".zip"
 FORMAT: Final = "daskxml-model"
@@ -293,7 +293,7 @@ def write_model(
 
 
 def read_model(
-    directory: str | Path, *, verify: bool = True
+    directory: str | Path, *, verify: bool = True, mapped: bool = True
 ) -> tuple[ModelHeader, dict[str, Any], npt.NDArray[np.int64]]:
     """Read and verify a model directory.
 
@@ -305,14 +305,16 @@ def read_model(
         Read all arrays once to compare their digest. Otherwise the header's own digest, the size
         of the file, and names, shapes and dtypes of its arrays are checked: that takes
         milliseconds whatever the size, and notices a file that is cut off, but no flipped bit.
+    mapped
+        Otherwise the arrays are read into memory, and their file may change in place at any time.
 
     Returns
     -------
     header
         Metadata from ``model.json``.
     parameters
-        By name, some perhaps `Quantised`, mapped from the file: pages are read when they are used,
-        and what is written to the arrays stays in this process.
+        By name, some perhaps `Quantised`. Pages of mapped ones are read when they are used, and
+        what is written to the arrays stays in this process.
     label_counts
         ``(labels,)`` int64.
 
@@ -328,11 +330,12 @@ def read_model(
     check_folder(directory)
     if not holds_model(directory):
         raise ModelError(f"{directory}: holds no model ({HEADER_NAME} is missing); train one first")
-    header = _matching_header(directory, verify)
-    arrays, _ = read_tensors(directory / TENSORS_NAME, verify=False)  # the whole file just was
+    header, data = _matching_header(directory, verify, mapped)
+    tensors = directory / TENSORS_NAME  # whose bytes have just been verified
     try:
+        arrays = read_tensors(tensors, verify=False)[0] if mapped else views(data)
         parameters = _put_together({n: a for n, a in arrays.items() if _INDEX not in f".{n}"})
-    except ValueError as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{directory}: damaged ({error}); restore it, or train again") from error
     _check_arrays(directory, header.spec, parameters)
     label_counts = parameters.pop(LABEL_COUNTS)
@@ -381,17 +384,18 @@ def _write_header(path: Path, header: ModelHeader, tensors: Path) -> None:
     replace_text(path, json.dumps(described, indent=2) + "\n")
 
 
-def _matching_header(directory: Path, verify: bool) -> ModelHeader:
+def _matching_header(directory: Path, verify: bool, mapped: bool) -> tuple[ModelHeader, Any]:
     """Return the header of the arrays that are present; see the head of this module."""
     tensors = directory / TENSORS_NAME
     try:
-        found = _fingerprint(tensors) if verify else {"size_bytes": tensors.stat().st_size}
+        data = None if mapped else np.fromfile(tensors, np.uint8)
+        found = _fingerprint(tensors, data) if verify else {"size_bytes": tensors.stat().st_size}
     except OSError as error:
         raise ModelError(f"{tensors}: cannot be read ({error.strerror}); restore it") from error
     failure: ModelError | None = None
     for name in (HEADER_NAME, _NEXT_NAME, HEADER_NAME):  # twice: a writer may be between the two
         try:
-            return _read_header(directory / name, found)
+            return _read_header(directory / name, found), data
         except ModelError as error:
             failure = failure or error
     assert failure is not None
@@ -434,10 +438,10 @@ def _signature(described: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(signed, sort_keys=True).encode()).hexdigest()
 
 
-def _fingerprint(path: Path) -> dict[str, Any]:
+def _fingerprint(path: Path, data: Any = None) -> dict[str, Any]:
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"size_bytes": path.stat().st_size, "sha256": digest}
+        digest = hashlib.file_digest(file, "sha256") if data is None else hashlib.sha256(data)
+    return {"size_bytes": path.stat().st_size, "sha256": digest.hexdigest()}
 
 
 def _check_arrays(directory: Path, spec: Spec, arrays: Mapping[str, Any]) -> None:

@@ -150,23 +150,27 @@ def read_tensors(
 
 
 def _mapped(path: Path, writable: bool) -> Arrays:
-    """Return views of the file's pages; the header is an 8-byte length and that much JSON."""
+    """Return views of the file's pages."""
+    access = mmap.ACCESS_COPY if writable else mmap.ACCESS_READ
     with path.open("rb") as file:
-        header_bytes = int.from_bytes(file.read(8), "little")
-        header = parse_json(file.read(header_bytes))
-        access = mmap.ACCESS_COPY if writable else mmap.ACCESS_READ
-        pages = mmap.mmap(file.fileno(), 0, access=access)
+        return views(mmap.mmap(file.fileno(), 0, access=access))
+
+
+def views(data: Any) -> Arrays:
+    """Return the arrays in a file's bytes; the header is an 8-byte length and that much JSON."""
+    header_bytes = int.from_bytes(data[:8], "little")
+    header = parse_json(bytes(data[8 : 8 + header_bytes]))
     header.pop("__metadata__", None)
-    return {name: _view(pages, 8 + header_bytes, entry) for name, entry in header.items()}
+    return {name: _view(data, 8 + header_bytes, entry) for name, entry in header.items()}
 
 
-def _view(pages: mmap.mmap, base: int, entry: Mapping[str, Any]) -> npt.NDArray[Any]:
+def _view(data: Any, base: int, entry: Mapping[str, Any]) -> npt.NDArray[Any]:
     dtype = np.dtype(_DTYPES[entry["dtype"]])
     start, stop = entry["data_offsets"]
     count = (stop - start) // dtype.itemsize
     if not count:  # an empty view may not start at the end of the file
         return np.empty(entry["shape"], dtype)
-    return np.frombuffer(pages, dtype, count, base + start).reshape(entry["shape"])
+    return np.frombuffer(data, dtype, count, base + start).reshape(entry["shape"])
 
 
 def digest(arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str]) -> str:

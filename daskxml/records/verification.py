@@ -67,7 +67,7 @@ class Verification:
         return {"agrees": self.agrees, **asdict(self), "run": str(self.run)}
 
 
-def verify(run: str | Path, data: Sequence[str] = ()) -> Verification:
+def verify(run: str | Path, data: str | Sequence[str] = ()) -> Verification:
     """Recompute every decision and count of a run from its record alone.
 
     Parameters
@@ -107,8 +107,9 @@ def verify(run: str | Path, data: Sequence[str] = ()) -> Verification:
         findings, notes = Findings(), []
         events = decisions = check_fitted_rows(rows, findings)
     _check_evaluations(history, findings)
-    test_rows = _check_metrics(directory, history, data, findings) if data else 0
-    if data and not test_rows:
+    files = [data] if isinstance(data, str) else data
+    test_rows = _check_metrics(directory, history, files, findings) if files else 0
+    if files and not test_rows:
         notes.append("the stored model was not evaluated in the run")
     return Verification(
         run=directory,

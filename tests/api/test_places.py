@@ -17,7 +17,7 @@ import daskxml
 from daskxml.api.collections import find_rows
 from daskxml.api.run import Job, resolve_run
 from daskxml.api.train import needs_cluster
-from daskxml.core.errors import ConfigError
+from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate, write_xml
 
@@ -118,6 +118,32 @@ def test_a_run_goes_on_with_the_same_trees(matrices, tmp_path):
     assert [row["megabatch"] for row in rest.history] == [1, 2, 3, 4]
     for name, array in whole.model.parameters.items():
         np.testing.assert_array_equal(array, rest.model.parameters[name])
+
+
+def test_a_run_is_not_resumed_as_another(matrices, tmp_path):
+    """What would make what it has done another run's is refused; the rest may change."""
+    train, _ = matrices
+    out, short = tmp_path / "run", {"training.epochs": 1, "strategy.batch_max": 64}
+    daskxml.train("network", train=train, out=out, overrides=short, workers=0)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    for setting, value in (
+        ("model.loss", "softmax"), ("model.hidden", [7]), ("optimizer.on_merge", "reset"),
+        ("run.seed", 8), ("data.normalize", "none"), ("strategy.batch_max", 16),
+    ):  # fmt: skip
+        section, _, name = setting.partition(".")
+        with pytest.raises(ConfigError, match=rf"{name}: the run began .* leave \[{section}\] as"):
+            daskxml.train("network", train=train, resume=out, overrides=short | {setting: value})
+    assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    longer = short | {"training.epochs": 3, "strategy.lr": 0.2}
+    daskxml.train("network", train=train, resume=out, overrides=longer, workers=0)
+    assert not daskxml.verify(out).disagreements
+
+
+def test_test_rows_have_the_columns_of_training_rows(matrices):
+    train, (X, Y) = matrices
+    for test, name, columns in (((X[:, :5], Y), "X", 5), ((X, Y[:, :3]), "Y", 3)):
+        with pytest.raises(InputError, match=f"test: {name} has {columns} columns, that of train"):
+            daskxml.train("tree", train=train, test=test, workers=0)
 
 
 @pytest.mark.parametrize(("config", "number"), [("tree", "trees"), ("network", "epochs")])

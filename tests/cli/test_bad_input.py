@@ -87,7 +87,7 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     "damaged run file": (("train", "--resume", "bad-run-file", *RESUME), "toml:5: not valid TOML"),
     "resume of another model": (
         ("train", "--resume", "reshaped", "--set", "model.hidden=[5]", *RESUME),
-        "has 144 numbers, the run's 192: leave [model] as it was",
+        "which cannot become (5,): leave [model] as it was",
     ),
     "resume on other rows": (
         ("train", "--resume", "other-rows", "--set", "data.validation=0.1", *RESUME),

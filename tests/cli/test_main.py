@@ -1,5 +1,6 @@
 """The command line's frame: one line for every error, exit statuses, and a quick --help."""
 
+import os
 import shlex
 import signal
 import subprocess
@@ -227,7 +228,22 @@ def test_the_example_that_generates_rows_writes_both_files(tmp_path):
     assert done.stdout == f"wrote 60 rows to {train}\nwrote 10 rows to {test}\n"
 
 
-def test_a_reader_that_leaves_early_is_no_error(tmp_path):
+def test_a_reader_that_leaves_early_gets_no_traceback():
     command = f"{sys.executable} -m daskxml --help | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stderr == ""
+    assert done.stdout in ("141\n", "0\n")  # all was written before it left
+
+
+def test_streams_may_be_closed_or_lack_letters(tmp_path):
+    rows = tmp_path / "unié☃.txt"
+    rows.write_text("2 2 2\n0 0:1\n1 1:1\n")
+    run = {"capture_output": True, "text": True, "check": False, "cwd": tmp_path}
+    for closed in (">&-", ">&- 2>&-", "<&- >&- 2>&-"):
+        command = f"{sys.executable} -m daskxml inspect {rows.name} {closed}"
+        done = subprocess.run(["bash", "-c", command], **run)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    train = (sys.executable, "-m", "daskxml", "train", "tree", rows.name, "--out", "r☃")
+    done = subprocess.run(train, env=os.environ | {"PYTHONIOENCODING": "ascii"}, **run)
+    assert done.returncode == 0, done.stderr
+    assert r"r\u2603" in done.stdout

@@ -240,6 +240,53 @@ def test_connections_that_drip_do_not_shut_the_door(tmp_path: Path) -> None:
             connections[-1].recv(1)
 
 
+def ask_for_much(served: Served) -> http.client.HTTPConnection:
+    """Ask for more than the buffers of a connection hold."""
+    connection = served.connect()
+    connection.sock = socket.socket()
+    connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)
+    connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.sock.settimeout(30)
+    connection.sock.connect(("127.0.0.1", served.port))
+    connection.request("POST", "/predict", json.dumps({"rows": [ONE] * 10, "k": LABELS}))
+    return connection
+
+
+def model_of_long_names() -> Model:
+    model, names = model_of(0), tuple(f"{i:05}" * 600 for i in range(LABELS))
+    return Model(replace(model.header, label_names=names), model.parameters, model.label_counts)
+
+
+def test_an_answer_has_a_time_limit_to_be_taken(tmp_path: Path) -> None:
+    limit = ("--request-seconds", 1)
+    with (
+        serving(model_of_long_names(), tmp_path / "model", *limit) as served,
+        contextlib.closing(ask_for_much(served)) as never,
+        contextlib.closing(ask_for_much(served)) as late,
+    ):
+        time.sleep(0.2)
+        assert len(json.load(late.getresponse())["predictions"]) == 10
+        time.sleep(1.3)
+        assert served.ask("/health", None, late)[0] == 200
+        with pytest.raises(http.client.IncompleteRead):
+            never.getresponse().read()
+
+
+def test_answers_that_nobody_takes_do_not_shut_the_door(tmp_path: Path) -> None:
+    model = model_of_long_names()
+    with serving(model, tmp_path / "model") as served, contextlib.ExitStack() as stack:
+        resource.prlimit(served.command.pid, resource.RLIMIT_NOFILE, (100, 100))
+        connections = []
+        for _ in range(100):
+            connections.append(stack.enter_context(contextlib.closing(ask_for_much(served))))
+            with contextlib.suppress(ConnectionError):
+                connections[-1].sock.recv(1, socket.MSG_PEEK)
+        assert served.ask("/health")[0] == 200
+        with pytest.raises(http.client.IncompleteRead):  # the first is cut off, the last is not
+            connections[0].getresponse().read()
+        assert len(json.load(connections[-1].getresponse())["predictions"]) == 10
+
+
 @pytest.mark.parametrize("end", [b"", b"\r\n\r\n"])
 @pytest.mark.parametrize("kib", [65, 10_000])
 def test_headers_have_a_limit_of_size(served: Served, kib: int, end: bytes) -> None:
@@ -286,6 +333,16 @@ def test_a_client_that_goes_away_in_the_middle(served: Served) -> None:
         with socket.create_connection(("127.0.0.1", served.port)) as connection:
             connection.sendall((head + body)[:cut])
     assert served.ask("/health") == (200, {"status": "alive"})
+
+
+def test_a_client_that_goes_away_with_several_requests_under_way(tmp_path: Path) -> None:
+    body = json.dumps({"rows": [ONE]}).encode()
+    head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with serving(model_of(0), tmp_path / "model") as served:  # which has no traceback at the end
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", served.port), timeout=30) as connection:
+                connection.sendall((head + body) * 3)
+        assert served.ask("/predict", {"rows": [ONE]})[0] == 200
 
 
 anything = st.recursive(
@@ -377,6 +434,26 @@ def test_a_damaged_model_is_not_taken(served: Served) -> None:
         assert served.ask("/model")[1]["version"] == version
     finally:
         file.write_bytes(whole)
+
+
+def test_a_model_may_be_overwritten_in_place(tmp_path: Path) -> None:
+    question, other = query_of(rows_of(1)), tmp_path / "other"
+    model_of(1).save(other)
+    whole = (other / "model.safetensors").read_bytes()
+    with serving(model_of(0), tmp_path / "model") as served:
+        answer, tensors = served.ask("/predict", question), served.directory / "model.safetensors"
+        tensors.write_bytes(b"")
+        assert served.ask("/predict", question) == answer
+        (served.directory / "model.json").write_bytes((other / "model.json").read_bytes())
+        tensors.write_bytes(whole[:-20])
+        os.kill(served.command.pid, signal.SIGHUP)
+        assert "model.safetensors: damaged" in served.command.error("the model stays: ")
+        assert served.ask("/predict", question) == answer
+        tensors.write_bytes(whole)
+        os.kill(served.command.pid, signal.SIGHUP)
+        served.command.error("model ")
+        found = served.ask("/predict", question)[1]["predictions"][0]["ids"]
+        assert found == model_of(1).predict_top_k(rows_of(1), 5)[0][0].tolist()
 
 
 def test_the_pages(served: Served) -> None:

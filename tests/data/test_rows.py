@@ -267,6 +267,32 @@ def test_features_that_do_not_fit_are_refused(X, message: str) -> None:
         list(feature_blocks(X, 3))
 
 
+@pytest.mark.parametrize("rows", [3, BLOCK_ROWS + 1])
+@pytest.mark.parametrize(
+    ("indices", "indptr", "message"),
+    [
+        ([0, 5_000_000], [0, 2, 2], "indices must be < 20"),
+        ([0, 20], [0, 2, 2], "indices must be < 20"),
+        ([-5, 1], [0, 2, 2], "indices must be >= 0"),
+        ([0, 1], [0, 2, 1], "indptr must be a non-decreasing sequence"),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_matrices_that_scipy_makes_of_wrong_numbers_are_refused(
+    indices: list[int], indptr: list[int], message: str, dtype: str, rows: int
+) -> None:
+    """Not read beyond their ends, which ended the process."""
+    starts = np.int32(indptr + [2] * (rows - 2))
+    wrong = sp.csr_matrix((np.ones(2, dtype), np.int32(indices), starts), (rows, 20))
+    with pytest.raises(InputError, match=f"not a valid sparse matrix: {message}"):
+        list(feature_blocks(wrong, 20))
+    with pytest.raises(InputError, match=f"Y: not a valid sparse matrix: {message}"):
+        label_csr(wrong, rows, 20)
+    by_columns = sp.csc_matrix((np.ones(2, dtype), np.int32(indices), starts), (20, rows))
+    with pytest.raises(InputError, match=f"not a valid sparse matrix: {message}"):
+        list(feature_blocks(by_columns, rows))
+
+
 def test_labels_are_what_is_not_zero() -> None:
     stored_zero = sp.csr_matrix(([1.0, 0.0, 2.0], [2, 1, 0], [0, 2, 3]), shape=(2, 3))
     for Y in (stored_zero, stored_zero.toarray(), stored_zero.toarray() > 0, stored_zero.tocsc()):
@@ -283,3 +309,7 @@ def test_labels_that_do_not_fit_are_refused() -> None:
         label_csr(np.ones((2, 3)), 2, 4)
     with pytest.raises(InputError, match=r"Y: .*NaN"):
         label_csr([[0, np.nan]], 1, 2)
+    for value in (-1, 0.5, -0.25):
+        for Y in (np.array([[0, value]]), sp.csr_matrix([[0, value]])):
+            with pytest.raises(InputError, match=f"Y: a label has the value {value}, not 0 or 1;"):
+                label_csr(Y, 1, 2)

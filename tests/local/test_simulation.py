@@ -8,7 +8,7 @@ import pytest
 
 from daskxml.api.in_process import simulate
 from daskxml.api.run import resolve_run
-from daskxml.core.errors import ClusterError, ConfigError, ModelError
+from daskxml.core.errors import ClusterError, ConfigError, DaskxmlError
 from daskxml.data.rows import concatenate, to_scipy
 from daskxml.local import Arrival, CostModel, Loss, Network, read_rows
 from harness.ledger_check import check_ledger, rows_of
@@ -133,7 +133,7 @@ def test_a_run_that_cannot_be_resumed_so_stays_as_it_was(data, values, costs, tm
         "strategy": {"name": "mirrored"},
     }
     for section, changed in refused.items():
-        with pytest.raises(ModelError, match=rf"leave \[{section}\]"):
+        with pytest.raises(DaskxmlError, match=rf"leave \[{section}\]"):
             simulate(values | {section: changed}, [1], **data, **costs, resume=tmp_path)
     after = (tmp_path / "run.toml").read_bytes(), (tmp_path / "environment.json").read_bytes()
     assert after == before

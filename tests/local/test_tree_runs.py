@@ -78,7 +78,7 @@ def test_a_run_goes_on_from_its_checkpoint(data: Data, alone: daskxml.Run, tmp_p
         simulate({"training": {"epochs": 4}}, [1], **data, resume=out)
     with pytest.raises(DaskxmlError, match="1,500 training rows, the data 1,350"):
         simulate(VALUES, [1], **data, resume=out, overrides=["data.validation=0.1"])
-    with pytest.raises(DaskxmlError, match="tree 1 of the run to go on with: the arrays"):
+    with pytest.raises(DaskxmlError, match="leaf_labels: the run began with 10, which cannot"):
         simulate(VALUES, [1], **data, resume=out, overrides=["model.leaf_labels=5"])
 
 

@@ -31,6 +31,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d
 
 from daskxml.core.errors import InputError
+from daskxml.data.rows import check_targets
 
 COLUMN_VECTOR = "A column-vector y was passed when a 1d array was expected: it is taken as one"
 COMMAS = (
@@ -286,6 +287,7 @@ def _single(y: Any) -> GivenLabels:
 
 def _indicator(form: str, matrix: Any) -> GivenLabels:
     csr = scipy.sparse.csr_matrix(matrix)
+    check_targets(csr.data)
     csr.eliminate_zeros()
     csr.sort_indices()
     ones = np.ones(csr.nnz, np.float32)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,16 +26,16 @@ _ROUNDS = 20  # of 2-means; most nodes are stable after 5 to 10
 _ADDED = 4  # sums that a worker holds to add them up: each may have half a gigabyte
 
 
-def random_projection(features: int, seed: int) -> Array:
-    """Return ``(features, DIMENSIONS)`` float32 of normal variables, the same for a seed.
+def random_projection(features: Array, seed: int) -> Array:
+    """Return ``(len(features), DIMENSIONS)`` float32 of normal variables, the same for a seed.
 
     Examples
     --------
-    >>> random_projection(3, seed=1).shape
+    >>> random_projection(np.array([5, 7, 100_000_000]), seed=1).shape
     (3, 100)
     """
     generator = np.random.Generator(np.random.PCG64(seed))
-    return generator.standard_normal((features, DIMENSIONS), dtype=np.float32)
+    return generator.standard_normal((len(features), DIMENSIONS), dtype=np.float32)
 
 
 def projection_of(sums: Array) -> Array:
@@ -84,8 +85,11 @@ def find_label_vectors(
     """Return a vector of unit length for each label, ``(labels, dimensions)`` float32.
 
     Sums over blocks are exact, so that the vectors are the same however rows are cut. Parameters
-    are like these of `call` where ``submit`` returns what stands for a result.
+    are like these of `call` where ``submit`` returns what stands for a result. Where few of the
+    features occur, as of hashed words, the others take no memory.
     """
+    found = [submit(f"features-of-{i}", _features_of, *block) for i, block in enumerate(blocks)]
+    features = submit("features", counted_features, found, spec.features)
 
     def summed(name: str, function: Callable[..., Any], operand: Any) -> Any:
         def total(itself: Callable[..., Any], first: int, stop: int) -> Any:
@@ -94,24 +98,57 @@ def find_label_vectors(
             A function that refers to itself by name would keep the rows until a collection.
             """
             if stop - first == 1:
-                return submit(f"{name}-{first}", _of_rows, function, *blocks[first], operand)
+                rows = (*blocks[first], features)
+                return submit(f"{name}-{first}", _of_rows, function, *rows, operand)
             cuts = sorted({first + (stop - first) * i // _ADDED for i in range(_ADDED + 1)})
             sums = [itself(itself, *cut) for cut in itertools.pairwise(cuts)]
             return submit(f"{name}-{first}-{stop}", _add_up, sums)
 
         return total(total, 0, len(blocks))
 
-    projection = submit("random", random_projection, spec.features, seed)
+    projection = submit("random", random_projection, features, seed)
     vectors = submit("vectors-0", label_vectors, summed("first-labels", label_sums, projection))
-    projection = submit("projection", projection_of, summed("features", feature_sums, vectors))
+    sums = summed("sums-of-features", feature_sums, vectors)
+    projection = submit("projection", projection_of, sums)
     return submit("vectors", label_vectors, summed("labels", label_sums, projection))
 
 
 def _of_rows(
     function: Callable[[Partition, Array], Array], part: Partition, start: int, stop: int,
-    operand: Array,
+    features: Array, operand: Array,
 ) -> Array:  # fmt: skip
-    return function(slice_rows(part, start, stop), operand)
+    """Apply a function to rows of which only these features are columns."""
+    rows = slice_rows(part, start, stop)
+    x = rows.features
+    if len(features) < x.columns:
+        place = np.empty(x.columns, np.int32)
+        place[features] = np.arange(len(features), dtype=np.int32)
+        x = replace(x, indices=place[x.indices], columns=len(features))
+    return function(replace(rows, features=x), operand)
+
+
+def _features_of(part: Partition, start: int, stop: int) -> Array:
+    return _distinct([slice_rows(part, start, stop).features.indices])
+
+
+def _distinct(arrays: Sequence[Array]) -> Array:
+    occurs = np.zeros(1 + max(int(array.max(initial=-1)) for array in arrays), bool)
+    for array in arrays:
+        occurs[array] = True
+    return np.flatnonzero(occurs).astype(np.int32)
+
+
+def counted_features(found: Sequence[Array], features: int) -> Array:
+    """Return those that occur, ascending int32, if they are less than half; else all ``features``.
+
+    Examples
+    --------
+    >>> counted_features([np.array([4, 0]), np.array([4])], 5), counted_features([np.arange(3)], 5)
+    (array([0, 4], dtype=int32), array([0, 1, 2, 3, 4], dtype=int32))
+    """
+    occurring = _distinct(found)
+    are_few = 2 * len(occurring) < features
+    return occurring if are_few else np.arange(features, dtype=np.int32)
 
 
 def _add_up(sums: Sequence[Array]) -> Array:

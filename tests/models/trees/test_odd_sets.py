@@ -1,5 +1,6 @@
 """Sets that nobody should have, and some do: a sensible model, or a line that says why not."""
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,20 @@ def test_odd_labels_come_later(name: str) -> None:
     after = before.extend(features, wide)
     assert after.spec.labels == 5 + new.shape[1]
     learned(after, features, wide)
+
+
+def test_features_that_do_not_occur_take_no_memory() -> None:
+    """Words that are hashed to four million numbers: 400 bytes for each were 1.6 GB."""
+    wide = sparse.csr_matrix((X.data, X.indices * 200_000, X.indptr), (ROWS, 1 << 22))
+    narrow = daskxml.train("tree", train=Matrices(X, Y), workers=0)
+    tracemalloc.start()
+    found = daskxml.train("tree", train=Matrices(wide, Y), workers=0)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most_bytes < 200e6
+    pairs = zip(found.model.predict_top_k(wide, 5), narrow.model.predict_top_k(X, 5), strict=True)
+    for ours, expected in pairs:
+        np.testing.assert_array_equal(ours, expected)
 
 
 def test_sets_without_labels_or_enough_rows_say_so() -> None:
