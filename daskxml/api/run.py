@@ -340,10 +340,9 @@ def _check_unchanged(began: RunConfig, now: RunConfig) -> None:
     """Refuse to resume a run with a setting that would make what was done another run's."""
     for place in UNCHANGED:
         section, _, name = place.partition(".")
-        first, then = getattr(began, section), getattr(now, section)
-        if type(first) is not type(then):
+        before, after = (asdict(getattr(config, section)) for config in (began, now))
+        if before.keys() != after.keys():
             continue  # workers refuse what another kind or strategy has left
-        before, after = asdict(first), asdict(then)
         for key in [name] if name else before:
             if before[key] != after[key]:
                 raise ConfigError(

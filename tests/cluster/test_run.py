@@ -297,7 +297,7 @@ def test_matrices_train_the_same_model_as_their_files(
 def test_matrices_that_do_not_fit(client: Client, values: Values) -> None:
     with pytest.raises(daskxml.InputError, match="3 rows but Y has 2"):
         daskxml.train(values, client=client, train=daskxml.Matrices(np.eye(3), np.eye(2)))
-    with pytest.raises(daskxml.InputError, match="4 features, but the model has 3"):
+    with pytest.raises(daskxml.InputError, match="test: X has 4 columns, that of training 3"):
         daskxml.train(
             values, client=client, train=daskxml.Matrices(np.eye(3), np.eye(3)),
             test=daskxml.Matrices(np.eye(4), np.eye(4)),

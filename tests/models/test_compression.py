@@ -223,7 +223,7 @@ def test_damaged_arrays_are_refused(tmp_path, change, verify, monkeypatch):
     rewritten(tmp_path / "model.safetensors", change)
     # As if somebody had written the description of the damaged arrays as well.
     monkeypatch.setattr(
-        "daskxml.models.store._matching_header", lambda directory, verify: network_of().header
+        "daskxml.models.store._matching_header", lambda *given: (network_of().header, None)
     )
     with pytest.raises(ModelError) as caught:
         read_model(tmp_path, verify=verify)

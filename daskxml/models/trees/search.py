@@ -12,7 +12,8 @@ then: for these more passes are tried as well, with the cost that was found and 
 Values may grow with how often a word is in a text, so that few of them decide. So their square root
 is tried as well, with the cost that was found, where it changes rows much.
 
-Sparse rows settle in a few passes, so candidates are compared after fewer than the tree gets.
+Of sets that are not large, the search would take most of the time. Where their rows are sparse,
+which settle in a few passes, candidates are compared after fewer than the tree gets.
 
 A larger C fits the rows more closely. So the search goes from the middle of a line of candidates in
 the direction in which the ranking becomes better. Neither the sample nor the order of its rows
@@ -49,7 +50,7 @@ _HELD_OUT = 3  # one row of so many
 _FEW = 3000  # fewer rows than this are few
 _DENSE = 0.05  # of the features; where rows have more of them on average they are dense
 _MORE = 3  # so many times the passes are tried as well for dense rows
-_PASSES = 4  # over sparse rows, at most, while costs are compared: they rank them as six do
+_PASSES = 4  # over few sparse rows, at most, while costs are compared: nearly as good as six
 _FLATTER = 0.5  # power of the values that is tried as well
 _ALIKE = 0.97  # where a row and what that makes of it have a smaller cosine on average
 _KS = (1, 3, 5)
@@ -149,11 +150,13 @@ def choose_cost(
     held_out = [rows[part.rows - size * (turn + 1) :][:size] for turn in range(turns)]
     folds = [(take_rows(part, np.delete(rows, out)), take_rows(part, out)) for out in held_out]
     is_dense = part.features.nonzeros > _DENSE * part.rows * part.features.columns
+    # Of a large set, the search takes a small part of the time.
+    most = _PASSES if part.labels.nonzeros <= _ENTRIES and not is_dense else _MORE * spec.passes
     with ThreadPoolExecutor(threads) as pool:
 
         @cache
         def score(spec: TreeSpec) -> float:
-            tried = spec if is_dense else replace(spec, passes=min(spec.passes, _PASSES))
+            tried = replace(spec, passes=min(spec.passes, most))
             return float(np.mean([_precision(pool, threads, tried, *fold, seed) for fold in folds]))
 
         best = climb(candidates, first, score)

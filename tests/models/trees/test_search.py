@@ -130,7 +130,7 @@ def test_so_few_rows_get_the_middle_choice(rows: int) -> None:
 def test_each_third_of_few_rows_is_held_out(seed: int, passes: int) -> None:
     """The choice is the best one on all of them, where going on from the middle finds it.
 
-    Sparse rows are fitted with four passes at most to find it.
+    Few sparse rows are fitted with four passes at most to find it.
     """
     part = first_rows(some_part(seed))
     part = replace(part, features=replace(part.features, columns=400))  # not dense
