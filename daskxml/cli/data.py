@@ -83,11 +83,11 @@ def mix(options: Options) -> int:
     """Write one model of several, and print what each one's labels are worth beside it."""
     from daskxml.cli.train import free_directory
 
+    if options.weights and options.valid:
+        raise ConfigError("--valid and --weights are two ways to weigh the models: give one")
     out = options.out or free_directory("mix")
     models = [Model.load(directory) for directory in options.models]
     if options.weights:
-        if options.valid:
-            raise ConfigError("--valid and --weights are two ways to weigh the models: give one")
         daskxml.mix(models, weights=options.weights, out=out)
         print(f"wrote a mixture of {len(models)} models to {printable(str(out))}")
         return 0

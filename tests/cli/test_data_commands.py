@@ -112,6 +112,16 @@ def test_bad_input_is_one_line_and_writes_nothing(world, tmp_path, capsys):
     assert "there is no directory" in refusal(capsys, "predict", *arguments)
 
 
+def test_labels_of_rows_to_predict_are_not_read(world, tmp_path, capsys):
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    rows.write_text('{"labels": ["☃"], "indices": [3], "values": [1.0]}\n')
+    assert main(["predict", str(world[0] / "model"), str(rows), "--out", str(out)]) == 0
+    assert len(json.loads(out.read_text())["labels"]) == 5
+    capsys.readouterr()
+    assert main(["evaluate", str(world[0] / "model"), str(rows)]) == 2
+    assert "label '☃' is a name" in capsys.readouterr().err
+
+
 def test_inspect_describes_a_file(world, capsys):
     folder, _, _ = world
     assert main(["inspect", str(folder / "test.txt")]) == 0

@@ -57,6 +57,8 @@ HEAVY = ("dask", "distributed", "numpy", "numba", "scipy", "rich", "cupy")
         (["train", "adaptive-sgd", "--set", "strategy.lr=1e400"], "lr = inf: must be a finite"),
         (["train", "adaptive-sgd", "--set", 'run.name="../../x"'], "and no path"),
         (["train", "adaptive-sgd", "--set", "run.name=a\x1b[31m"], r"name = 'a\x1b[31m'"),
+        (["train", "network", "--set", "strategy.batch_max=262145"], "is more than 262,144 rows"),
+        (["mix", "a", "b", "--weights", "1,0", "--valid", "c"], "two ways to weigh the models"),
         (["train", "adaptive-sgd", "--set", f"run.name={101 * 'a'}"], "at most 100 printable"),
         (["runs", "--scheduler", "tls://127.0.0.1:9"], "needs certificates"),
     ],
