@@ -54,6 +54,8 @@ KILLED = 3  # each so many-th client
 FIRST_S, LAST_S = 0.5, 8.0  # of its life
 REQUESTS, REQUEST_ROWS = 20, 50  # after each client
 NEW_MODEL = 10  # after so many clients the server gets another one
+# Dask's log of a client that has gone, else for an hour: whether memory is level is seen sooner.
+FORGET = {"DASK_DISTRIBUTED__SCHEDULER__EVENTS_CLEANUP_DELAY": "5 minutes"}
 MIB, _MIB = 1 << 20, " MiB"
 SPEC = SyntheticSpec(rows=4000, test_rows=500, features=1000, labels=300)
 PIPELINE = """
@@ -106,7 +108,7 @@ class Life:
         place = ("--host", "127.0.0.1", "--port", "0")
         told = ("--scheduler-file", str(folder / "scheduler.json"))
         more = ("--dashboard-address", "127.0.0.1:0")
-        self.processes = {"scheduler": self._dask("scheduler", *place, *more, *told)}
+        self.processes = {"scheduler": self._dask("scheduler", *place, *more, *told, **FORGET)}
         with Client(scheduler_file=told[1], set_as_default=False) as client:
             self.address = client.scheduler.address
         more = ("--no-nanny", "--nthreads", "1", "--memory-limit", "0", "--no-dashboard")
@@ -139,8 +141,8 @@ class Life:
         subprocess.run(command, cwd=self.folder, check=True, capture_output=True)
         return out
 
-    def _dask(self, *words: str) -> subprocess.Popen[Any]:
-        return self._stack.enter_context(dask_process(*words, folder=self.folder))
+    def _dask(self, *words: str, **environment: str) -> subprocess.Popen[Any]:
+        return self._stack.enter_context(dask_process(*words, folder=self.folder, **environment))
 
     def _start(self, name: str, *command: str) -> subprocess.Popen[Any]:
         log = self._stack.enter_context((self.folder / f"{name}.log").open("ab"))
