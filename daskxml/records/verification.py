@@ -75,7 +75,7 @@ def verify(run: str | Path, data: str | Sequence[str] = ()) -> Verification:
     run
         The run's directory, with its run file and its history.
     data
-        Files of its test rows: the metrics of its model are recomputed with them.
+        Files of its test rows, or one: the metrics of its model are recomputed with them.
 
     Raises
     ------

@@ -444,7 +444,7 @@ def test_metrics_of_a_model_that_was_not_evaluated_are_noted(
     data: Mapping[str, Path], tmp_path: Path
 ) -> None:
     simulated(load_run_config("elastic", SMALL), {"train": data["train"]}, tmp_path / "run")
-    found = daskxml.verify(tmp_path / "run", [str(data["test"])])
+    found = daskxml.verify(tmp_path / "run", str(data["test"]))
     assert (found.agrees, found.notes) == (True, ("the stored model was not evaluated in the run",))
 
 
