@@ -198,6 +198,19 @@ def test_a_file_that_is_left_out_makes_no_result_older(planted):
     assert index.digest(named_as_well) != index.digest(alone)
 
 
+def test_a_definition_may_be_left_out(planted):
+    """Wherever it is in the file; the others, and what is not in a definition, count."""
+    file, index = planted / "code/step.py", results.Index(planted)
+    step = index.results["step"]
+    step = results.replace(step, sources=("code", "-code/step.py:check", "-code/other.py:step"))
+    digests = []
+    for text in ("def step(): 1\n", "def step(): 1\ndef check(): 1\n", "def step(): 2\n"):
+        file.write_text(text)
+        results._digest_of.cache_clear()
+        digests.append(index.digest(step))
+    assert digests[0] == digests[1] != digests[2]
+
+
 def test_a_page_of_today_s_results_has_no_note(planted):
     index = results.Index(planted)
     assert results.note(index, (planted / "README.md").read_text(), planted) == ""

@@ -82,7 +82,7 @@ class Result:
     sources
         Keys of the index's ``[sources]``, or paths. A path that begins with a minus is a file
         that is left out of its folder, unless it is named as well; ``-FILE:NAME`` leaves out what
-        a file defines by this name, which cannot change the result: it only refuses, say.
+        a file defines by this name: it only refuses, or no data of the result passes through it.
     commit, digest, date, machine, load
         Of the measurement; load is that of one minute when it began.
     """
