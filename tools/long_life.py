@@ -54,8 +54,10 @@ KILLED = 3  # each so many-th client
 FIRST_S, LAST_S = 0.5, 8.0  # of its life
 REQUESTS, REQUEST_ROWS = 20, 50  # after each client
 NEW_MODEL = 10  # after so many clients the server gets another one
-# Dask's log of a client that has gone, else for an hour: whether memory is level is seen sooner.
-FORGET = {"DASK_DISTRIBUTED__SCHEDULER__EVENTS_CLEANUP_DELAY": "5 minutes"}
+# What Dask keeps of clients that have gone, else for an hour, and of its log, else 10,000 messages:
+# whether memory is level is seen sooner.
+FORGET = {"DASK_DISTRIBUTED__SCHEDULER__EVENTS_CLEANUP_DELAY": "5 minutes",
+          "DASK_DISTRIBUTED__ADMIN__LOG_LENGTH": "1000"}  # fmt: skip
 MIB, _MIB = 1 << 20, " MiB"
 SPEC = SyntheticSpec(rows=4000, test_rows=500, features=1000, labels=300)
 PIPELINE = """
@@ -204,9 +206,11 @@ class Life:
 
 
 def _held(dask_scheduler: Scheduler) -> dict[str, int]:
-    """Return what the scheduler holds: tasks, and runs, of which the last 20 detached ones stay."""
+    """Return what a scheduler holds: the last 20 detached runs, and a topic for each client."""
     plugin = dask_scheduler.plugins.get(PLUGIN)
-    return {"tasks": len(dask_scheduler.tasks), "runs": len(plugin.drivers) if plugin else 0}
+    return {"tasks": len(dask_scheduler.tasks), "runs": len(plugin.drivers) if plugin else 0,
+            "topics": len(dask_scheduler._broker._topics),
+            "messages": len(dask_scheduler._deque_handler.deque)}  # fmt: skip
 
 
 def live(life: Life, minutes: float) -> Iterator[dict[str, Any]]:
