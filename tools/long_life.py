@@ -2,6 +2,7 @@
 
     PYTHONPATH=tests python tools/long_life.py [--minutes 60] [--workers 2] [--result]
     PYTHONPATH=tests python tools/long_life.py --virtual 24 [--result]
+    PYTHONPATH=tests python tools/long_life.py --bare 3000 [--result]
 
 The first starts each as a process of its own. One client after the other, a process as well, does
 one of `DEEDS`: it trains, runs a pipeline, or leaves a run to the scheduler; every third is killed
@@ -9,7 +10,8 @@ at a random moment. Between them the server gets requests and, now and then, ano
 second does it in virtual hours, with workers and clients under faults: see `harness.faults.life`.
 With ``--result`` the memory, files and threads of each process are a new stretch in
 ``long_life.json``, with what they grow by each hour, from the middle on; what plugins hold in
-virtual hours is in ``long_virtual_life.json``.
+virtual hours is in ``long_virtual_life.json``. The third has a scheduler without daskxml, and so
+many clients that submit a task: what grows there is Dask's (``bare_scheduler.json``).
 """
 
 from __future__ import annotations
@@ -224,6 +226,24 @@ def live(life: Life, minutes: float) -> Iterator[dict[str, Any]]:
         time.sleep(PAUSE_S)
 
 
+def live_barely(clients: int, folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield what a scheduler holds that nobody uses daskxml on, after every hundred clients."""
+    told = ("--scheduler-file", str(folder / "scheduler.json"))
+    place = ("--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0")
+    more = ("--no-nanny", "--nthreads", "1", "--no-dashboard")
+    with (
+        dask_process("scheduler", *place, *told, folder=folder, **FORGET) as scheduler,
+        dask_process("worker", *told, *more, folder=folder),
+    ):
+        for number in range(1, clients + 1):
+            with Client(scheduler_file=told[1], set_as_default=False) as client:
+                client.submit(sum, [number]).result()
+                if number % 100 == 0:
+                    held = psutil.Process(scheduler.pid).memory_info().rss
+                    found = client.run_on_scheduler(_held)
+                    yield {"clients": number, **found, "scheduler MiB": round(held / MIB, 2)}
+
+
 def growth(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Return by how many MiB each process grows an hour, from the middle of a stretch on.
 
@@ -258,6 +278,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--virtual", type=float, default=0.0, help="hours, instead of minutes")
+    parser.add_argument("--bare", type=int, default=0, help="clients, without daskxml")
     parser.add_argument("--result", action="store_true", help="write benchmarks/results")
     chosen = parser.parse_args()
     if chosen.virtual:
@@ -266,6 +287,15 @@ def main() -> None:
             write_result("long_virtual_life", rows)
         else:
             print("\n".join(align(rows)))
+        return
+    if chosen.bare:
+        rows = []
+        with tempfile.TemporaryDirectory() as name:
+            for row in live_barely(chosen.bare, Path(name)):
+                rows.append(row)
+                print(json.dumps(row), flush=True)
+        if chosen.result:
+            write_result("bare_scheduler", rows)
         return
     path = RESULTS / f"{RESULT}.json"
     before = json.loads(path.read_text()) if path.exists() else {"rows": [], "stretches": []}

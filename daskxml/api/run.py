@@ -349,6 +349,13 @@ def _check_unchanged(began: RunConfig, now: RunConfig) -> None:
                     f"{section}.{key}: the run began with {before[key]!r}, which cannot become "
                     f"{after[key]!r}: leave [{section}] as it was"
                 )
+    if began.data.validation != now.data.validation or not (now.has_strategy and now.keeps_best):
+        return
+    if (began.keeps_best and began.training.target_metric) != now.training.target_metric:
+        raise ConfigError(
+            "training.keep_best: the best model by training.target_metric was not kept when the "
+            "run began: leave both as they were"
+        )
 
 
 def _listed(paths: Any, name: str) -> list[str]:

@@ -83,7 +83,7 @@ class Labels(BaseModel):
     ids: list[int] = Field(description="Numbers of the labels, from 0 on.")
     scores: list[float] = Field(description="Probabilities.")
     explanations: list[list[tuple[str | int, float]]] | None = Field(
-        None, description="For each label: features, and what each adds to the label's logit."
+        None, description="For each label: features, and what each adds to the label's score."
     )
 
 
@@ -440,7 +440,7 @@ def _answer(
 
 
 def _explained(served: ServedModel, row: Any, label: int, count: int) -> list[Any]:
-    """Return the features that speak most for a label, and what each adds to its logit."""
+    """Return the features that speak most for a label, and what each adds to its score."""
     ids, added = served.model.explain(row, label)
     best = (-added).argsort(kind="stable")[:count]
     names = named(ids[best].tolist(), served.model.header.feature_names)

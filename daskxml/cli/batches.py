@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -64,11 +65,18 @@ class ServedModel:
 
 
 def version_of(directory: Path) -> str:
-    """Return the version of the model that a directory holds now; "" without one."""
+    """Return the version of the model that a directory, or a file, holds now; "" without one.
+
+    It is of the header's digest, which covers the arrays' digest, names and calibration.
+    """
     try:
-        described = json.loads((directory / HEADER_NAME).read_bytes())
-        return str(described["tensors"]["sha256"])[:12]
-    except (OSError, ValueError, KeyError, TypeError):
+        if directory.is_file():
+            with zipfile.ZipFile(directory) as archive:
+                described = json.loads(archive.read(HEADER_NAME))
+        else:
+            described = json.loads((directory / HEADER_NAME).read_bytes())
+        return str(described["sha256"])[:12]
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
         return ""
 
 

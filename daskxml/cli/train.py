@@ -61,6 +61,9 @@ def _resolve(options: Options, file: str, given: Mapping[str, Any]) -> RunConfig
     """Return a run file's settings with those of the command line, which win where given."""
     given = {"data.train": options.train, "data.test": options.test, **given}
     given = {key: value for key, value in given.items() if value not in (None, [])}
+    for override in options.overrides if getattr(options, "resume", None) else ():
+        if override.partition("=")[0].strip() in ("strategy.name", "model.kind"):
+            raise ConfigError(f"{override}: a run goes on as it began; without --resume begin one")
     config = load_run_config(file, options.overrides, given)
     if not config.data.train:
         raise ConfigError("no training data: give FILE, or train in the run file's [data]")

@@ -387,6 +387,8 @@ def find_line(text: str, section: str, key: str = "") -> int | None:
 
 def _find_file(given: str | Path) -> Path:
     path, packaged = Path(given), packaged_run_files()
+    if str(given) in packaged:  # also beside a file or a directory of this name
+        return packaged[str(given)]
     if path.is_file():
         return path
     if path.is_dir():

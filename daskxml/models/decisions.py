@@ -113,7 +113,8 @@ class Decisions:
             before, here = found[:, rank - 1], found[:, rank]
             is_wrong = (here > before) | ((here == before) & (ids[:, rank] < ids[:, rank - 1]))
             here[is_wrong] = np.nextafter(before[is_wrong], np.float32(-1))
-        return found
+        below = found.min(axis=1, keepdims=True, initial=0.0)  # of those that are at 0
+        return np.where(found > 0.0, found, found - below)
 
     def bounds(self, ids: Array) -> Array:
         """Return the scores above which labels are chosen, of the shape of ``ids``."""

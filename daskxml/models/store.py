@@ -192,7 +192,7 @@ def folder_to_write(path: str | Path, overwrite: bool) -> Iterator[Path]:
     ----------
     path
         A directory; or a file whose name ends in ``.zip``, which is replaced at the end of the
-        block.
+        block. What is in it beside a model stays, as it would in a directory.
     overwrite
         Whether the file may be there already.
 
@@ -208,6 +208,12 @@ def folder_to_write(path: str | Path, overwrite: bool) -> Iterator[Path]:
     if target.exists() and not overwrite:
         raise ModelError(f"{target}: is there already; choose another name")
     with tempfile.TemporaryDirectory(prefix="daskxml-") as folder:
+        if target.exists():
+            with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(target) as archive:
+                for member in archive.infolist():
+                    is_of_model = member.filename in (HEADER_NAME, TENSORS_NAME)
+                    if not is_of_model and member.compress_type == zipfile.ZIP_STORED:
+                        archive.extract(member, folder)
         yield Path(folder)
         with replacing(target) as partial, zipfile.ZipFile(partial, "w") as archive:
             for file in sorted(Path(folder).iterdir()):
@@ -340,6 +346,17 @@ def read_model(
     _check_arrays(directory, header.spec, parameters)
     label_counts = parameters.pop(LABEL_COUNTS)
     return header, parameters, label_counts
+
+
+def read_header(directory: Path) -> ModelHeader:
+    """Return the header of a model; see `read_model` without ``verify``.
+
+    Raises
+    ------
+    ModelError
+        If it is missing, damaged, edited, or of other arrays.
+    """
+    return _matching_header(directory, verify=False, mapped=True)[0]
 
 
 def stored_arrays(parameters: Mapping[str, Any]) -> Arrays:

@@ -320,7 +320,8 @@ class Model:
         Returns
         -------
         ids, scores
-            ``(rows, k)`` as of `predict_top_k`; -1 and minus infinity where there are no more.
+            ``(rows, k)`` as of `predict_top_k`; -1 and minus infinity where there are no more, as
+            in rows without features.
 
         Raises
         ------
@@ -333,8 +334,10 @@ class Model:
             raise ConfigError(f"measure = {measure!r}: must be one of {', '.join(MEASURES)}")
         check_rank(k, self.spec.labels)
         wide = max(k, min(candidates, self.spec.labels))
-        ids, found = self.predict_top_k(X, wide)
-        others = (ids, found) if beside is None else self.predict_top_k(beside, wide)
+        ids, found = self.predict_top_k(X, wide, rank_empty=False)
+        others = ids, found
+        if beside is not None:
+            others = self.predict_top_k(beside, wide, rank_empty=False)
         share = (self.label_counts + 1.0) / max(1, self.header.training_rows)
         constants = self.inverse_propensity if measure == "PSP" else share * len(others[0])
         together = Together(measure, constants, k)
@@ -441,7 +444,7 @@ class Model:
         Raises
         ------
         InputError
-            If X or Y does not match the model, or a new label has no row.
+            If X or Y does not match the model, or a new label has no row, or most of them.
         ConfigError
             If a name is missing, superfluous, or known already.
         ModelError
@@ -474,6 +477,11 @@ class Model:
         if not found.all():
             label = old + int(np.argmin(found))
             raise InputError(f"new label {label} has no row: give some, or leave out its column")
+        if 2 * found.max() > labels.rows:
+            raise InputError(
+                f"new label {old + int(np.argmax(found))} is in {found.max():,} of {labels.rows:,} "
+                "rows, so it would rank high in all: give as many without it, or ten times as many"
+            )
         weights = X.weights if isinstance(X, Partition) else None
         part = Partition(concatenate_csr(features), labels, weights)
         given = part, np.concatenate([self.label_counts, found]), get_kernels("cpu", self.threads)

@@ -6,7 +6,6 @@ leases, every piece counts once.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +15,8 @@ from typing import Any
 
 from daskxml.config import RunConfig, load_run_config
 from daskxml.core.errors import ModelError
-from daskxml.core.files import check_folder, is_locked, read_json
-from daskxml.models.store import HEADER_NAME
+from daskxml.core.files import check_folder, is_locked
+from daskxml.models.store import holds_model, read_header
 from daskxml.records.audit import Audit, HistoryRow
 from daskxml.records.disagreements import Disagreement, Findings
 from daskxml.records.environment import read_starts
@@ -203,10 +202,10 @@ def _check_metrics(
 
 def _check_length(directory: Path, megabatches: int) -> None:
     """Refuse a history that ends before the model of an ended run."""
-    expected = 0
-    with contextlib.suppress(ValueError, KeyError, TypeError):  # the run has not ended
-        expected = int((read_json(directory / HEADER_NAME) or {})["training"]["megabatches"])
-    if expected > megabatches and not is_locked(directory):
+    if is_locked(directory) or not holds_model(directory):
+        return  # the run has not ended
+    expected = read_header(directory).training.get("megabatches", 0)
+    if expected > megabatches:
         raise ModelError(
             f"{directory / HISTORY_FILE}: ends with mega-batch {megabatches}, but the model was "
             f"trained in {expected}: the history is cut"

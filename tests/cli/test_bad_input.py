@@ -89,6 +89,14 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
         ("train", "--resume", "reshaped", "--set", "model.hidden=[5]", *RESUME),
         "which cannot become (5,): leave [model] as it was",
     ),
+    "resume with another strategy": (
+        ("train", "--resume", "reshaped", "--set", "strategy.name=elastic", *RESUME),
+        "strategy.name=elastic: a run goes on as it began; without --resume begin one",
+    ),
+    "resume with the best model": (
+        ("train", "--resume", "reshaped", "--set", "training.keep_best=true", *RESUME),
+        "training.keep_best: the best model by training.target_metric was not kept when the",
+    ),
     "resume on other rows": (
         ("train", "--resume", "other-rows", "--set", "data.validation=0.1", *RESUME),
         "has 60 training rows, the data 54: give the same",

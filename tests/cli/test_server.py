@@ -412,7 +412,7 @@ def test_a_newer_model_answers_and_no_request_is_lost(served: Served) -> None:
             for model in (models[1], models[1], models[0]):  # the second is no other one
                 before, path = served.ask("/model")[1]["version"], served.directory / "model.json"
                 model.save(served.directory, overwrite=True)
-                written = json.loads(path.read_text())["tensors"]["sha256"][:12]
+                written = json.loads(path.read_text())["sha256"][:12]
                 os.kill(served.command.pid, signal.SIGHUP)
                 until(lambda: served.ask("/model")[1]["version"] == written)  # noqa: B023
                 changes.append(written != before)
@@ -421,6 +421,24 @@ def test_a_newer_model_answers_and_no_request_is_lost(served: Served) -> None:
         assert sum(future.result() for future in asking) > 20
     assert changes == [True, False, True]
     assert len(seen) == 2
+
+
+@pytest.mark.parametrize("name", ["model", "model.zip"])
+def test_a_calibration_is_taken_at_a_signal(tmp_path: Path, name: str) -> None:
+    question, model = query_of(rows_of(1), k=1), model_of(0)
+    with serving(model, tmp_path / name) as served:
+        before = served.ask("/predict", question)[1]
+        X = rows_of(60)
+        true = model.predict(X, top_k=2) > 0
+        model.calibrate(X, true).save(served.directory, overwrite=True)
+        os.kill(served.command.pid, signal.SIGHUP)
+        until(lambda: served.ask("/predict", question)[1]["model"] != before["model"])
+        after = served.ask("/predict", question)[1]
+        assert before["model"] != ""
+        assert [row["ids"] for row in before["predictions"]] == [
+            row["ids"] for row in after["predictions"]
+        ]
+        assert before["predictions"] != after["predictions"]
 
 
 def test_a_damaged_model_is_not_taken(served: Served) -> None:

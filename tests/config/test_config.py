@@ -379,3 +379,11 @@ def test_defaults_are_in_range(kind):
 def test_sections_refuse_on_their_own_too():
     with pytest.raises(ConfigError, match=re.escape("minutes = -1: must be at least 0")):
         TrainingSection(minutes=-1)
+
+
+def test_a_packaged_run_file_is_meant_beside_a_folder_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "best").mkdir()  # such as of `daskxml train best rows.txt --out best`
+    assert load_run_config("best") == load_run_config("best.toml")
+    with pytest.raises(ConfigError, match="best: a directory, not a run file"):
+        load_run_config("./best")

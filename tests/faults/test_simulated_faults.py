@@ -175,6 +175,26 @@ def test_a_worker_joins_though_merges_are_quicker_than_its_copies_of_the_model(
     assert len(joined) == 1
 
 
+@pytest.mark.parametrize(("when", "at"), [("batch", 60), ("daskxml_merge", 7)])
+def test_a_worker_that_was_given_up_comes_back_with_nothing_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, when: str, at: int
+) -> None:
+    """It is heard again, copies the model, and takes part; in a merge its silence was noticed."""
+    happened, published = [], Truth._published
+
+    def note(truth: Truth, driver: Any, event: dict[str, Any]) -> None:
+        if event["kind"] == "megabatch":
+            happened.extend((it["kind"], it["worker"]) for it in event["row"]["events"])
+        published(truth, driver, event)
+
+    monkeypatch.setattr(Truth, "_published", note)
+    frozen = fault("freeze here", when, at=at, lasts_s=4.5, returns_s=-1.0)
+    case = Case(3, "adaptive-sgd", True, True, workers=3, epochs=20, checkpoint_every=20,
+                faults=(frozen,))  # fmt: skip
+    assert not simulate(case).problem
+    assert ("joined", "2") in happened[happened.index(("given up", "2")) :]
+
+
 def test_the_scheduler_is_not_given_all_tasks_at_once() -> None:
     case = draw_case(5)
     assert case.strategy == TREES

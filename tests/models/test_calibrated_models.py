@@ -80,6 +80,16 @@ def test_the_calibration_rises_through_the_steps_of_isotonic_regression(pairs):
         assert np.isclose(np.interp(middle, points, shares), share)
 
 
+def test_no_probability_is_below_zero_and_the_order_of_labels_stays():
+    made = Decisions(k=9, scores=(0.0, 0.5), probabilities=(0.0, 0.9), threshold=0.3)
+    ids = np.array([[7, 6, 5, 4, 3], [1, 2, 3, 4, 5]])
+    found = made.calibrated(ids, np.float32([[0.5, 0, 0, 0, 0], [0, 0, 0, 0, 0]]))
+    assert found.min() == 0.0
+    assert (np.diff(found[0]) < 0).all()  # ids that descend are an order by probability alone
+    assert found[0, 0] == np.float32(0.9)
+    assert not found[1].any()
+
+
 @settings(max_examples=30)
 @given(pair_lists, st.integers(0, 5))
 def test_the_global_threshold_has_the_best_micro_f1(pairs, missed):

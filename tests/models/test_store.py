@@ -324,3 +324,25 @@ def test_commands_take_it(fitted, tmp_path, capsys):
     assert main(["compress", model, "--out", str(tmp_path / "small.zip")]) == 0
     assert main(["evaluate", str(tmp_path / "small.zip"), str(rows), "--json"]) == 0
     assert '"P@1"' in capsys.readouterr().out
+
+
+def test_ids_of_an_estimator_stay_where_its_model_is_calibrated_in_place(tmp_path):
+    X, ids = np.eye(30, dtype=np.float32), [[10 * row + 7] for row in range(30)]
+    fitted = daskxml.XMLClassifier("tree").fit(X, ids)
+    expected = fitted.predict_labels(X, 1)
+    for name in ("estimator", "estimator.zip"):
+        fitted.save(path := tmp_path / name)
+        daskxml.load(path).calibrate(X, np.eye(30)).save(path, overwrite=True)
+        assert daskxml.load(path).header.decisions is not None
+        assert daskxml.XMLClassifier.load(path).predict_labels(X, 1) == expected
+        assert daskxml.load(path).predict_labels(X, 1) == [[str(row[0])] for row in expected]
+
+
+def test_an_estimator_of_another_model_is_not_taken(tmp_path):
+    X, first, other = np.eye(3, dtype=np.float32), [["a"], ["b"], ["c"]], [["x"], ["y"], ["z"]]
+    daskxml.XMLClassifier("tree").fit(X, first).save(tmp_path / "model")
+    for labels in (other, [["x", "u"], ["y"], ["z"]]):
+        model = daskxml.XMLClassifier("tree").fit(X, labels).model_
+        model.save(tmp_path / "model", overwrite=True)
+        again = daskxml.XMLClassifier.load(tmp_path / "model")
+        assert again.predict_labels(X, 1) == model.predict_labels(X, 1)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_matrix, vstack
 
 from daskxml.cli import main
 from daskxml.core.errors import ConfigError
@@ -161,3 +162,14 @@ def test_bad_values_and_no_rows(calibrated):
     assert ids.shape == (2, 45)
     assert (ids[:, 40:] == -1).all()
     assert np.isinf(scores[:, 40:]).all()
+
+
+def test_a_row_without_features_gets_no_labels_and_counts_for_no_other():
+    train, test = generate(ROWS)
+    model, X = network_and_trees(train)[1], to_scipy(test.features)
+    empty = csr_matrix((5, X.shape[1]), dtype=X.dtype)
+    alone, _ = model.choose_together(X, 3, measure="coverage")
+    ids, scores = model.choose_together(vstack([empty, X]), 3, measure="coverage")
+    assert (ids[:5] == -1).all()
+    assert (scores[:5] == -math.inf).all()
+    assert np.array_equal(ids[5:], alone)

@@ -16,7 +16,7 @@ from daskxml.cli import main
 from daskxml.config import load_run_config, packaged_run_files
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.work_stats import WorkStats
-from daskxml.local import Arrival, CostModel, Loss, Network
+from daskxml.local import Arrival, CostModel, Freeze, Loss, Network
 from daskxml.records.audit import Audit
 from daskxml.records.disagreements import Findings
 from daskxml.records.verification import check_fitted_rows
@@ -273,9 +273,17 @@ def unknown_worker(rows: list[Row]) -> None:
     event[2:] = [{"nobody": next(iter(by_name.values()))} for by_name in event[2:]]
 
 
+def other_streams(rows: list[Row]) -> None:
+    """Let the run go on with a row less than it began with."""
+    again = copy.deepcopy(entries(rows[0], "Setup")[0])
+    again[0][3][0] -= 1
+    rows[1]["trace"].insert(0, again)
+
+
 @pytest.mark.parametrize(
     ("change", "found"),
     [
+        (other_streams, "mega-batch 2: rows of streams is"),
         (other_size, "mega-batch 2, worker 0: batch_rows is"),
         (other_seconds, ": busy_s is"),
         (other_updates, ": updates of a lease of"),
@@ -299,6 +307,26 @@ def test_what_was_changed_is_named(run: Path, change: Any, found: str) -> None:
     said = problems(run, rows)
     assert any(found in line for line in said), said
     assert all("\n" not in line and len(line) < 320 for line in said)
+
+
+def test_who_was_late_and_whose_rows_were_given_to_others_is_verified(
+    data: Mapping[str, Path], tmp_path: Path
+) -> None:
+    sections = {"training.megabatches": 8, "combine.quorum": 0.5, "combine.grace": 0.01}
+    config = load_run_config("elastic", {**SMALL, **sections})
+    daskxml.simulate(
+        config, [1.0] * 3, **data, **COSTS, changes=[Freeze(0.05, "2", 9.0)], out=tmp_path / "run"
+    )
+    rows = history(tmp_path / "run")
+    assert problems(tmp_path / "run", rows) == []
+    number = next(number for number, row in enumerate(rows) if "given_up" in row)
+    for key, other in (("late", ["1"]), ("given_up", {"2": 1})):
+        edited = [*rows[:number], {**rows[number], key: other}, *rows[number + 1 :]]
+        said = problems(tmp_path / "run", edited)
+        assert [key in line for line in said] == [True]
+        del edited[number][key]
+        (line,) = problems(tmp_path / "run", edited)
+        assert f": {key} is absent in the record" in line
 
 
 @pytest.mark.parametrize("count", [4, 5])
@@ -488,6 +516,12 @@ def cut(copied: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
+def cut_and_denied(copied: Path) -> None:
+    lines(slice(3))(copied)
+    path = copied / "model.json"
+    path.write_text(path.read_text().replace('"megabatches": 4', '"megabatches": 3'))
+
+
 def enormous_seconds(row: Row) -> None:
     entries(row, "WorkDone")[0][0][1] = 10**400
 
@@ -500,6 +534,7 @@ def other_format(copied: Path) -> None:
 BAD = {
     "cut in a line": (cut, "history.jsonl:4: not a JSON object"),
     "cut after a line": (lines(slice(3)), "ends with mega-batch 3, but the model was trained in 4"),
+    "cut, and a header that denies it": (cut_and_denied, "model.json: damaged or edited"),
     "a line is missing": (lines(slice(0, 4, 2)), "history.jsonl:2: no row of a history of this"),
     "empty": (lines(slice(0)), "history.jsonl: has no mega-batch"),
     "no history": (lambda path: (path / "history.jsonl").unlink(), "no history of a run here"),

@@ -1,9 +1,12 @@
 """Rows that are leased and returned, and the events that follow for the strategy."""
 
+from itertools import count
+
 import pytest
 
+from daskxml.config.sections import EvaluationSection
 from daskxml.core.work_stats import WorkStats
-from daskxml.session.allocator import WorkAllocator
+from daskxml.session.allocator import EvaluationRound, WorkAllocator
 from daskxml.session.commands import WorkResult
 from daskxml.session.ledger import Ledger, Span
 from daskxml.session.placement import Placement
@@ -124,3 +127,17 @@ def test_where_the_model_is_shared_only_open_leases_go_back(allocator):
         "a": 20,
         "b": 30,
     }
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("pieces", 60), ("train_pieces", ROWS)])
+def test_who_is_lost_with_the_pieces_of_another_leaves_all_of_them_to_the_last(kind, rows):
+    rules = EvaluationSection(training_loss=True, batch_rows=16)
+    evaluation = EvaluationRound(rules, count(1), 0.0)
+    commands = evaluation.begin(Placement(True, (ROWS,), (60,)), dict.fromkeys("abc", 1.0))
+    commands += evaluation.reassign("a", {"b": 1.0, "c": 2.0})
+    commands += evaluation.reassign("b", {"c": 2.0})
+    pieces = [piece for each in commands if each.worker == "c" for piece in getattr(each, kind)]
+    assert sorted(row for _, *ends in pieces for row in range(*ends)) == [*range(rows)]
+    if kind == "train_pieces":  # the bits of a loss depend on the batch that its row is in
+        starts = [start for each in commands for _, start, _ in each.train_pieces]
+        assert all(start % 16 == 0 for start in starts)

@@ -10,6 +10,8 @@ from daskxml.session.ledger import Span
 from daskxml.strategies.protocol import (
     Begin,
     Drain,
+    GiveUp,
+    GraceOver,
     Measure,
     Measured,
     Merge,
@@ -180,3 +182,53 @@ def test_what_a_late_worker_comes_back_without_is_not_in_the_row():
     assert log.rows == 16
     take(log, told, WorkerJoined("a", keeps_change=False))
     assert log.rows == 8
+
+
+def of_two(rows_of_b=8, loss_of_b=72.0):
+    """Return the log of a mega-batch that begins its merge without b, and who is told of it."""
+    log = MegabatchLog(1, begun_s=0.0)
+    told = Told({name: WorkerView(8, 0.5, 8.0) for name in "ab"})
+    take(log, told, Begin(), Work.alone("a", 8, 8, 0.5), Work.alone("b", rows_of_b, 8, 0.5))
+    for name, stats in (("a", WorkStats(8, 1, 8.0)), ("b", WorkStats(rows_of_b, 1, loss_of_b))):
+        take(log, told, done(name, stats.rows, 1, 1.0), **{name: stats})
+    take(log, told, GraceOver(), Merge({"a": 1.0}, 0.0, perturbed=False))
+    return log, told
+
+
+def test_the_loss_of_a_late_worker_counts_in_the_merge_that_it_enters():
+    log, told = of_two()
+    row = log.row(8, 1.0, {})
+    assert (row["late"], row["loss"]) == (["b"], 1.0)
+    log = log.following()
+    take(log, told, done("a", 8, 1, 1.0), a=WorkStats(8, 1, 8.0))
+    take(log, told, WorkerJoined("b"))
+    take(log, told, Drain(), Merge({"a": 0.5, "b": 0.5}, 0.0, perturbed=False))
+    row = log.row(24, 1.0, {})
+    assert ("late" in row, row["loss"]) == (False, 5.0)
+
+
+def test_a_late_worker_that_is_lost_takes_its_work_with_it():
+    log, told = of_two()
+    take(log, told, WorkerLost("b"))
+    assert log.rows == 8
+    row = log.row(8, 1.0, {})
+    assert (row["loss"], row["workers"].keys(), "late" in row) == (1.0, {"a"}, False)
+    assert [event["rows_returned"] for event in row["events"]] == [0, 8]
+
+
+def test_a_worker_that_stays_late_is_told_of_once():
+    log, told = of_two()
+    assert [event["kind"] for event in log.row(8, 1.0, {})["events"]] == ["late"]
+    log = log.following()
+    take(log, told, GraceOver(), Merge({"a": 1.0}, 0.0, perturbed=False))
+    row = log.row(8, 1.0, {})
+    assert (row["late"], row["events"]) == (["b"], [])
+
+
+def test_a_worker_that_is_given_up_twice_has_the_rows_of_both_times():
+    log, told = MegabatchLog(1, 0.0), Told({"a": WorkerView(8, 0.5, 8.0)})
+    for rows in (8, 16):
+        take(log, told, Begin(), Work.alone("b", rows, 8, 0.5))
+        take(log, told, GraceOver(), GiveUp("b"))
+        take(log, told, WorkerJoined("b", keeps_change=False))
+    assert log.counted()["given_up"] == {"b": 24}

@@ -133,6 +133,16 @@ def test_minutes_count_training_and_drain_the_megabatch():
     backend.check_history()
 
 
+def test_minutes_are_those_before_and_after_a_resumption():
+    limits = {"train_s": 3.3, "checkpoint_every": 1, "can_checkpoint": True}
+    backend = executor(**limits)
+    while not backend.stored:
+        backend.advance()
+    again = executor(new_session(backend.stored[0], **limits))
+    assert again.run(ticks=True) == "minutes"
+    assert 3.3 <= sum(row["train_s"] + row["merge_s"] for row in again.session.history) < 4.5
+
+
 def test_minutes_without_a_tick_end_at_a_merge():
     backend = executor(train_s=3.0)
     assert backend.run() == "minutes"

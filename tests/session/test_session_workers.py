@@ -17,7 +17,14 @@ from daskxml.session.commands import (
     WorkResult,
     WriteCheckpoint,
 )
-from daskxml.strategies.protocol import REPLICA, GiveUp, Measured, WorkerJoined, WorkerSilent
+from daskxml.strategies.protocol import (
+    REPLICA,
+    GiveUp,
+    Measure,
+    Measured,
+    WorkerJoined,
+    WorkerSilent,
+)
 from harness.random_scripts import CHOICES, run_script, scripts
 from harness.virtual_executor import (
     MEGABATCH_ROWS,
@@ -27,6 +34,7 @@ from harness.virtual_executor import (
     kinds,
     mean_training_loss,
     new_session,
+    rows_of,
 )
 
 # --------------------------------------------------------------------- losses
@@ -149,6 +157,44 @@ def test_a_late_worker_does_not_come_back_with_a_change_that_others_make_again()
     assert len(session._trace) == taken  # the strategy has not heard of it: it is rebased once more
     session.handle(WorkerJoined("a", keeps_change=False), 100.0)
     assert len(session._trace) == taken + 1
+
+
+def test_rows_of_a_late_worker_whose_change_is_dropped_are_leased_again():
+    """It is back with the model of the others, and with nothing of its own."""
+    backend = executor(megabatches=4)
+    backend.advance()
+    session = backend.session
+    mine = [task.command for task in backend.tasks if task.worker == "a"]
+    session.handle(WorkerSilent("a"), 101.0)
+    for command in mine:
+        session.handle(backend._work_done(command), 102.0)
+    before = [row for lease in session.ledger.held["a"] for row in rows_of(lease)]
+    given = [
+        row
+        for command in session.handle(WorkerJoined("a", keeps_change=False), 103.0)
+        for batch in command.batches[0]
+        for row in rows_of(batch)
+    ]
+    held = [row for leases in session.ledger.held.values() for it in leases for row in rows_of(it)]
+    assert {*before} <= {*given, *rows_of(session.ledger.returned)}
+    assert {*given} <= {*held}
+    assert len(held) == len({*held})
+
+
+def test_others_evaluate_what_a_silent_worker_has_not():
+    backend = executor(megabatches=1)
+    backend.until("evaluate")
+    (left,) = [task.command for task in backend.tasks if task.worker == "a"]
+    (again,) = backend.session.handle(WorkerSilent("a"), backend.now_s)
+    assert (again.worker, again.pieces) == ("b", left.pieces)
+
+
+def test_where_a_worker_goes_silent_in_a_merge_the_training_ends_anew():
+    backend = executor(megabatches=1)
+    backend.until("merge")
+    commands = backend.session.handle(WorkerSilent("a"), backend.now_s + 5.0)
+    assert commands[-1] == Measure(("b",))
+    assert backend.session.log.trained_s == backend.now_s + 5.0
 
 
 # ------------------------------------------------------------------- arrivals

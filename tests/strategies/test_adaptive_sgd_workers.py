@@ -1,5 +1,7 @@
 """Adaptive SGD with workers of any speed that come and go."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +21,7 @@ from daskxml.strategies.protocol import (
     WorkerJoined,
     WorkerLost,
 )
+from daskxml.strategies.state import MegabatchState, WorkerState
 from harness.every_strategy import follow
 from harness.traces import FIRST_MEGABATCH, NORMS, after_first, sizes, strategy
 from harness.virtual_cluster import VirtualCluster, leases_of
@@ -42,6 +45,14 @@ def test_a_late_joiner_is_merged_but_not_scaled():
     assert not state.members["c"].came_late  # from now on it is one of them
     state, leases = machine.step(state, Begin())
     assert {lease.worker for lease in leases_of(leases)} == {"a", "b", "c"}
+
+
+def test_what_a_late_joiner_has_done_is_not_compared_with_the_others():
+    there = WorkerState(batch_size=64, updates=4, rows=256, busy_s=4.0)
+    members = {"a": there, "b": there, "c": replace(there, busy_s=16.0, came_late=True)}
+    state = strategy().scale(MegabatchState(remaining_rows=0, members=members))
+    seen = {n: (w.evidence.seen, w.evidence.mean) for n, w in state.members.items()}
+    assert seen == {"a": (1.0, 0.0), "b": (1.0, 0.0), "c": (0.0, 0.0)}
 
 
 def test_a_joiner_takes_leases_at_once_and_is_not_late_between_megabatches():

@@ -1,9 +1,13 @@
 """Rows dealt out in shares: nothing is lost, and everybody makes as many batches."""
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daskxml.strategies.batches import (
+    FIRST,
     BatchConfig,
     MegabatchState,
     apportion,
@@ -11,7 +15,9 @@ from daskxml.strategies.batches import (
     split_rows,
     with_length,
 )
+from daskxml.strategies.protocol import Begin, Measured, Started, WorkDone
 from daskxml.strategies.state import WorkerState
+from harness.every_strategy import make
 
 SIZES = st.lists(st.integers(0, 300), min_size=1, max_size=9).filter(any)
 
@@ -71,3 +77,23 @@ def test_a_merge_that_took_no_time_says_nothing_of_the_waiting():
     assert with_length(state, 0.16, 64, momentum=0.9).batches == 400
     assert with_length(state, 0.0, 64, momentum=0.9) == state
     assert with_length(state, -1.0, 64, momentum=0.9) == state
+
+
+@pytest.mark.parametrize("name", ["adaptive-sgd", "elastic"])
+def test_in_a_longer_megabatch_rates_are_higher_and_the_past_fades_by_rows(name):
+    machine = make(name, lr=0.5, batch_max=64, megabatch_batches="auto", momentum=0.9)
+    state, _ = machine.step(machine.initial_state(), Started(("a",)))
+    state = replace(state, batches=4 * FIRST, remaining_rows=64)
+    state, (lease,) = machine.step(state, Begin())
+    assert lease.parts["a"].lr == pytest.approx(0.5 * (1.0 + 0.9 + 0.81 + 0.729))
+    assert machine.view(state)["a"].lr == pytest.approx(lease.parts["a"].lr)
+    state, (command,) = machine.step(state, WorkDone.alone("a", 64, 1, 1.0))
+    if machine.needs_norms:
+        state, (command,) = machine.step(state, Measured({"a": 1.0}, 4))
+    assert command.momentum == pytest.approx(0.9**4)
+
+
+def test_what_was_measured_is_kept_over_a_merge():
+    measured = {"first_norm": 3.0, "step_s": 0.5, "batches": 100, "waited_s": 0.25}
+    state = MegabatchState(remaining_rows=0, **measured).next_megabatch(64)
+    assert {name: getattr(state, name) for name in measured} == measured

@@ -21,7 +21,7 @@ from daskxml.strategies.protocol import (
     WorkerLost,
     WorkerSilent,
 )
-from daskxml.strategies.quorum import STALENESS, grace_s, merging
+from daskxml.strategies.quorum import STALENESS, grace_s, merging, others
 from daskxml.strategies.state import MegabatchState, WorkerState
 from harness.every_strategy import follow
 
@@ -241,3 +241,12 @@ def test_the_grace_follows_from_the_megabatch():
     assert [grace_s(8.0, None, what) for what in ("others", "quorum", "work")] == [2.0, 8.0, 8.0]
     assert grace_s(0.02, None, "others") == 0.25  # no hiccup of the scheduler makes a worker late
     assert [grace_s(8.0, 0.1, what) for what in ("others", "quorum", "work")] == [0.1, 0.4, 2.0]
+
+
+def test_the_quorum_is_that_of_the_workers_that_are_waited_for():
+    """Not of one that is back, which the last merge began without."""
+    ready = WorkerState(batch_size=8, rows=8)
+    busy = WorkerState(batch_size=8, leases=1)
+    members = {"a": ready, "b": ready, "c": busy, "d": replace(busy, age=1, is_expected=False)}
+    state = MegabatchState(remaining_rows=0, members=members)
+    assert [others(state, quorum) for quorum in (0.6, 0.7)] == ["others", "quorum"]

@@ -12,6 +12,8 @@ from daskxml.strategies.protocol import (
     WorkerJoined,
     WorkerLost,
 )
+from daskxml.strategies.state import MegabatchState, WorkerState
+from daskxml.strategies.static import fix_speeds
 from harness.every_strategy import follow, make
 from harness.virtual_cluster import VirtualCluster, leases_of
 
@@ -136,3 +138,11 @@ def test_synchronous_steps_measure_a_new_worker_with_all_others():
     cluster.advance()
     # 640, 160 and 400 of 1200, times 64: 34.1, 8.5 and 21.3
     assert [s.batch_rows for s in cluster.gang.parts.values()] == [34, 9, 21]
+
+
+def test_who_had_no_row_of_the_probe_counts_as_the_fastest():
+    members = dict.fromkeys("abc", WorkerState(batch_size=8))
+    rows, updates = {"a": 64, "b": 64, "c": 0}, {"a": 8, "b": 8, "c": 0}
+    probe = WorkDone(4.0, rows, updates, {"a": 2.0, "b": 4.0, "c": 0.5})
+    state = fix_speeds(MegabatchState(remaining_rows=0, members=members), probe)
+    assert {n: w.speed for n, w in state.members.items()} == {"a": 32.0, "b": 16.0, "c": 32.0}

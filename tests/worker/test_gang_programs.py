@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from daskxml.collectives.combine import CombineConfig
+from daskxml.collectives.messages import ReceiveAny, Send
 from daskxml.optim import OptimizerConfig, ScheduleConfig
 from daskxml.session.ledger import Span
 from daskxml.strategies.protocol import Asynchronous, Averaging, Central, LocalSteps, Mirrored
 from daskxml.worker.evaluation import evaluate
+from daskxml.worker.gang_programs import server_program
 from harness.gangs import DATA, adasum, make_gang, make_workers, merge, run_gang
 
 OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "lamb")
@@ -107,6 +109,19 @@ def test_no_rank_runs_ahead_where_no_staleness_is_allowed():
     assert total <= 2 * count
 
 
+@pytest.mark.parametrize("bound", [0, 1, 2])
+def test_a_worker_is_ahead_by_as_many_batches_as_the_bound_says(bound):
+    """The other one's first gradient never comes."""
+    gang = make_gang(Asynchronous(bound), [40, 40], [10, 10])
+    server = server_program(make_workers(1)[0], gang)
+    message, models, gradients = next(server), 0, 0
+    while not isinstance(message, ReceiveAny) or gradients < models:
+        gradients += isinstance(message, ReceiveAny)
+        models += isinstance(message, Send) and message.to == 0
+        message = server.send(0 if isinstance(message, ReceiveAny) else None)
+    assert gradients == bound + 1
+
+
 def test_crossbow_as_the_paper_writes_it():
     pull, momentum = 0.2, 0.5
     group = make_workers(3, kind="averages")
@@ -165,6 +180,17 @@ def combined(a, b, rule):
     return (1 - dot / (2 * (a @ a))) * a + (1 - dot / (2 * (b @ b))) * b
 
 
+def test_changes_of_local_steps_are_weighed_by_the_rows_of_all_of_them():
+    group, apart = make_workers(2), make_workers(2)
+    gang = make_gang(LocalSteps(2), [20, 12], [10, 10])  # the second one's last batch has two rows
+    run_gang(group, gang)
+    for worker, batches in zip(apart, gang.batches, strict=True):
+        for batch in batches:
+            worker.runner.step(batch, 0.5, {})
+    first, second = flats(apart)
+    close(group[1].replica.flat, (20.0 * first + 12.0 * second) / 32.0)
+
+
 def test_a_lost_gang_is_as_if_it_had_never_been():
     group, fresh = (
         make_workers(2, optimizer=OptimizerConfig(name="adam")),
@@ -181,6 +207,8 @@ def test_the_schedule_is_that_of_the_rows_place_in_the_run():
     (worker,) = make_workers(1, epochs=2.0, schedule=schedule)
     assert worker.runner.scheduled(1.0, [Span(0, 0, 60, 70)]) == pytest.approx(0.75)
     assert worker.runner.scheduled(1.0, [Span(1, 0, 60, 70)]) == pytest.approx(0.25)
+    both = [Span(0, 0, 114, 120), Span(1, 0, 0, 4)]  # a batch of two epochs: where it begins
+    assert worker.runner.scheduled(1.0, both) == pytest.approx(0.525)
     group = make_workers(2, epochs=2.0, schedule=schedule)
     (alone,) = make_workers(1)
     run_gang(group, make_gang(Mirrored(), [10, 10], [10, 10], first=60))
@@ -241,14 +269,23 @@ def test_merging_by_adasum_combines_changes(order):
     assert not notes[1]
 
 
-def test_the_optimizers_state_is_averaged_if_asked():
+@pytest.mark.parametrize("weights", [[0.75, 0.25], [0.9, 0.3]])  # perturbed ones may be more
+def test_the_optimizers_state_is_averaged_if_asked(weights):
     group = make_workers(2, optimizer=OptimizerConfig(name="adam"), on_merge="average")
     stepped(group, 0.01)
     states = [{n: np.array(a) for n, a in m.replica.optimizer.state().items()} for m in group]
-    merge(group, [0.75, 0.25])
+    merge(group, weights)
     for worker in group:
         for name, array in worker.replica.optimizer.state().items():
             close(array, 0.75 * states[0][name] + 0.25 * states[1][name])
+
+
+def test_the_mean_of_counts_of_steps_is_the_nearest_whole_number():
+    group = make_workers(2, optimizer=OptimizerConfig(name="adam"), on_merge="average")
+    for workers in (group, group[:1], group[:1]):
+        stepped(workers, 0.01)
+    merge(group, [0.9, 0.1])  # of 3 steps and 1 step: 2.8
+    assert [int(m.replica.optimizer.state()["steps"][0]) for m in group] == [3, 3]
 
 
 def test_the_optimizers_state_is_kept_or_reset():

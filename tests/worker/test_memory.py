@@ -78,6 +78,15 @@ def test_the_plan_is_what_is_allocated(device, part, name, dtype, rows):
     assert made.memory.total_bytes == held.used_bytes
 
 
+def test_the_plan_of_workers_that_step_together_has_what_they_exchange(device):
+    held = device(0)
+    made = TrainingWorker(settings_of(kind="is_joint"))
+    made.replica.reserve(32, 32 * made.settings.data.row_nonzeros)
+    for name in ("base", "change"):  # of local steps, as a gradient and what becomes of it
+        made.array(name)
+    assert made.memory.total_bytes == held.used_bytes
+
+
 def test_a_model_larger_than_the_device_is_refused_with_the_sizes(device):
     held = device(30_000)
     with pytest.raises(

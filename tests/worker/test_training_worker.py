@@ -1,5 +1,7 @@
 """A worker's share of a run: leases, models that rotate, rows held and rows fetched."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -179,6 +181,7 @@ def test_a_late_worker_keeps_what_it_changed_since_its_base(worker):
     assert worker.rebase(newer, generation=3, best=0)
     np.testing.assert_array_equal(worker.replica.flat, change + 2.0)
     np.testing.assert_array_equal(worker.current, newer["current"])
+    np.testing.assert_array_equal(worker.previous, newer["previous"])  # of the next momentum
     assert worker.generation == 3
     worker.commit(2)  # a message that has waited while the worker was frozen
     assert worker.generation == 3
@@ -210,6 +213,15 @@ def test_a_model_is_taken_over(worker):
         worker.set_model(current[:-1], previous, 3)
     with pytest.raises(ModelError, match="is no network: leave \\[model\\] kind as it was"):
         worker.set_models({"current": current}, 3, 0)
+
+
+def test_no_model_is_sent_while_another_one_is_committed(worker):
+    with ThreadPoolExecutor(1) as pool:
+        with worker._rotation:
+            sent = pool.submit(worker.host_models)
+            with pytest.raises(TimeoutError):
+                sent.result(timeout=0.05)
+        assert sent.result()[0] == worker.generation
 
 
 def test_two_workers_begin_with_the_same_model(worker):

@@ -227,7 +227,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         if one_epoch_of is not None:
             config = one_epoch(config, one_epoch_of)
         if start and not config.has_strategy and start.spec.labels < len(labels.classes):
-            start = start.extend(X, indicator, labels.names[start.spec.labels :])
+            names = _names_of(labels) if start.header.label_names else ()
+            start = start.extend(X, indicator, names[start.spec.labels :])
         rows = Matrices(X, indicator, _checked_weights(sample_weight, X.shape[0]))
         self._train(config, labels, rows, test, start)
         if one_epoch_of is None:
@@ -277,7 +278,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         if config.cluster.threads:
             self.model_.threads = config.cluster.threads
         self.model_.header = replace(
-            self.model_.header, label_names=labels.names, feature_names=features
+            self.model_.header, label_names=_names_of(labels), feature_names=features
         )
         self.labels_, self.classes_, self.history_ = labels, labels.classes, run.history
         measured = [row["metrics"] for row in run.history if row["metrics"]]
@@ -443,6 +444,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
     def check_rows(self, X: Any) -> Any:
         """Return rows as the model takes them; texts become rows where it was trained on such."""
         check_is_fitted(self)
+        X = X.to_list() if hasattr(X, "to_list") else X  # a series of pandas or polars
         is_listed = isinstance(X, list | tuple | np.ndarray) and len(X) > 0
         if self.model_.header.vectorizer is not None and is_listed and isinstance(X[0], str):
             return self.model_.text_rows(X)
@@ -506,6 +508,11 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         return estimator
 
 
+def _names_of(labels: LabelSet) -> tuple[str, ...]:
+    """Return the model's names of labels: names, or ids as texts; a matrix may have none."""
+    return labels.names if labels.is_matrix else tuple(map(str, labels.classes.tolist()))
+
+
 def _given_classes(form: str, classes: Any) -> LabelSet:
     listed = np.asarray(classes)
     if listed.ndim != 1 or not listed.size:
@@ -546,9 +553,13 @@ def _read_estimator(path: Path, model: Model) -> tuple[dict[str, Any], LabelSet]
     try:
         stored = parse_json(path.read_text(encoding="utf-8"))
         classes = np.array(stored["classes"], np.dtype(stored["classes_dtype"]))
-        return dict(stored["params"]), LabelSet(stored["form"], classes, stored["dtype"])
+        labels = LabelSet(stored["form"], classes, stored["dtype"])
+        params = dict(stored["params"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path}: damaged ({error!r}); save the estimator again") from error
+    names = model.header.label_names
+    is_its_own = model.spec.labels == classes.size and (not names or names == _names_of(labels))
+    return (params, labels) if is_its_own else ({}, _known_labels(model, model))
 
 
 def _as_model(given: Any) -> Model:

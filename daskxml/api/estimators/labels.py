@@ -83,7 +83,7 @@ class LabelSet:
         Raises
         ------
         LabelsError
-            If one is a matrix, the other not.
+            If one is a matrix, the other not; or one has names, the other ids.
 
         Examples
         --------
@@ -97,6 +97,9 @@ class LabelSet:
         if self.is_matrix and not (self.names and other.names):
             widest = max(self.classes, other.classes, key=len)
             return replace(self, classes=widest)
+        kinds = {isinstance(label, str) for label in (*self.columns, *other.columns)}
+        if len(kinds) > 1:
+            raise LabelsError("y: names and ids are mixed: give labels as they were given first")
         added = [label for label in other.classes.tolist() if label not in self.columns]
         classes = np.array(self.classes.tolist() + added) if added else self.classes
         return replace(self, classes=classes)

@@ -76,6 +76,20 @@ def test_labels_that_cannot_be_used_are_refused_in_a_line(y, message):
         assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [([["a"], ["b"], ["a"]], [[0], [1, 2], [0]]), ([[0], [1, 2], [0]], [["a"], ["b"], ["a"]])],
+)
+def test_names_and_ids_in_two_calls_are_refused_in_a_line(first, then):
+    X, mixed = np.eye(3), "y: names and ids are mixed: give labels as they were given first"
+    fitted = XMLClassifier(**SMALL).fit(X, first)
+    for call in (fitted.score, fitted.partial_fit):
+        with pytest.raises(daskxml.InputError, match=mixed):
+            call(X, then)
+    with pytest.raises(daskxml.InputError, match=mixed):
+        XMLClassifier(**SMALL).fit(X, first, eval_set=(X, then))
+
+
 def test_other_arguments_that_cannot_be_used_are_refused_in_a_line():
     X, y = np.eye(3), [["a"], ["b"], ["a"]]
     small = XMLClassifier(**SMALL)

@@ -256,7 +256,7 @@ def test_a_new_label_is_fitted_to_all_rows_that_arrive(is_weighted: bool) -> Non
 
 @settings(max_examples=25, deadline=None)
 @given(
-    old=st.integers(1, 40), new=st.integers(1, 30), rows=st.integers(1, 30),
+    old=st.integers(1, 40), new=st.integers(1, 30), rows=st.integers(2, 30),
     leaf_labels=st.integers(1, 9), branching=st.sampled_from([2, 4, 32]), beam=st.integers(1, 12),
     seed=st.integers(0, 99),
 )  # fmt: skip
@@ -278,7 +278,8 @@ def test_any_small_trees_are_extended(
     model = Model(header, joined_arrays([tree, tree], "tree"), counts, threads=1)
     X = to_scipy(random_rows(rng, rows, 6, 4))
     Y = (rng.random((rows, old + new)) < 0.15).astype(np.float32)
-    Y[rng.integers(0, rows, new), np.arange(old, old + new)] = 1
+    for label in range(old, old + new):
+        Y[:, label] = rng.permutation(rows) <= rows // 8
     extended = model.extend(X, Y)
     check_extended(model, extended)
     ids, scores = extended.predict_top_k(X, min(5, old + new))
@@ -321,6 +322,9 @@ def test_bad_rows_and_models(before: Model, parts: Any) -> None:
     one_line(InputError, "no label is new: the columns of Y are 7", before, X, Y[:, :7])
     one_line(InputError, "new label 55 has no row", before, X, without)
     one_line(InputError, "new label 50 has no row", before, X[:0], Y[:0])
+    own = Y[:, [50]].toarray().ravel() > 0
+    of_it = X[own], Y[own][:, :51]
+    one_line(InputError, r"label 50 is in (\d+) of \1 rows, so it would", before, *of_it)
     one_line(InputError, "Y is missing", before, X)
     one_line(InputError, r"Y is \(399, 60\)", before, X, Y[:-1])
     one_line(InputError, "X has 79 features", before, X[:, :-1], Y)

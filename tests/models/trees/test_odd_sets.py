@@ -66,7 +66,7 @@ def test_estimators_take_odd_sets(name: str) -> None:
 
 @pytest.mark.parametrize("name", ODD)
 def test_odd_labels_come_later(name: str) -> None:
-    """Labels of odd rows are added to a model of others; the first of these rows has one."""
+    """Labels of odd rows are added to a model of others, whose rows have none of them."""
     features, labels = ODD[name]
     if features.shape[1] == 1:
         features = sparse.hstack([features, sparse.csr_matrix((ROWS, 19))]).tocsr()
@@ -74,7 +74,8 @@ def test_odd_labels_come_later(name: str) -> None:
     new = labels[:, np.flatnonzero(labels.getnnz(axis=0))]
     before = daskxml.train("tree", train=Matrices(X, Y), workers=0).model
     wide = sparse.hstack([sparse.csr_matrix((features.shape[0], 5)), new]).tocsr()
-    after = before.extend(features, wide)
+    none = sparse.csr_matrix((ROWS, wide.shape[1]))
+    after = before.extend(sparse.vstack([features, X]).tocsr(), sparse.vstack([wide, none]).tocsr())
     assert after.spec.labels == 5 + new.shape[1]
     learned(after, features, wide)
 
