@@ -205,7 +205,7 @@ def _check_length(directory: Path, megabatches: int) -> None:
     if is_locked(directory) or not holds_model(directory):
         return  # the run has not ended
     expected = read_header(directory).training.get("megabatches", 0)
-    if expected > megabatches:
+    if isinstance(expected, int) and expected > megabatches:
         raise ModelError(
             f"{directory / HISTORY_FILE}: ends with mega-batch {megabatches}, but the model was "
             f"trained in {expected}: the history is cut"
