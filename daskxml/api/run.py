@@ -12,7 +12,7 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, TypeVar, cast
 
@@ -28,9 +28,10 @@ from daskxml.observe.run_view import last_metrics
 from daskxml.records.run_dir import RUN_FILE, RunDir
 
 Config = str | Path | Mapping[str, Any] | RunConfig
-UNCHANGED = (  # when a run is resumed
-    "model", "optimizer", "sampling", "run.seed", "data.normalize", "strategy.batch_max",
-)  # fmt: skip
+UNCHANGED = {  # when a run is resumed
+    "model", "optimizer", "sampling", "run.seed", "data.normalize", "strategy.name",
+    "strategy.batch_max",
+}  # fmt: skip
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -338,17 +339,18 @@ def _check_columns(train: Any, test: Any) -> None:
 
 def _check_unchanged(began: RunConfig, now: RunConfig) -> None:
     """Refuse to resume a run with a setting that would make what was done another run's."""
-    for place in UNCHANGED:
-        section, _, name = place.partition(".")
-        before, after = (asdict(getattr(config, section)) for config in (began, now))
-        if before.keys() != after.keys():
-            continue  # workers refuse what another kind or strategy has left
-        for key in [name] if name else before:
-            if before[key] != after[key]:
-                raise ConfigError(
-                    f"{section}.{key}: the run began with {before[key]!r}, which cannot become "
-                    f"{after[key]!r}: leave [{section}] as it was"
-                )
+    before, after = (
+        {"model.kind": config.model.kind}  # first, as the others follow from it
+        | {f"{name}.{key}": it for name, of in config.as_dict().items() for key, it in of.items()}
+        for config in (began, now)
+    )
+    for place, value in before.items():
+        section = place.partition(".")[0]
+        if not UNCHANGED.isdisjoint((section, place)) and value != after[place]:
+            raise ConfigError(
+                f"{place}: the run began with {value!r}, which cannot become {after[place]!r}: "
+                f"leave [{section}] as it was"
+            )
     if began.data.validation != now.data.validation or not (now.has_strategy and now.keeps_best):
         return
     if (began.keeps_best and began.training.target_metric) != now.training.target_metric:

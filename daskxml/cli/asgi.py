@@ -23,12 +23,13 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from daskxml._version import __version__
-from daskxml.cli.batches import Batches, BusyError, ServedModel, version_of
+from daskxml.cli.batches import Batches, BusyError, ServedModel
 from daskxml.core.errors import ConfigError, InputError, ModelError
 from daskxml.core.hardware import usable_cores
 from daskxml.core.text import one_line
 from daskxml.data.scan import count_json
 from daskxml.models.rankings import Ids, Scores, empty_rows, named
+from daskxml.models.store import version_of
 from daskxml.observe.html import TEMPLATES
 
 logger = logging.getLogger("daskxml.cli.asgi")

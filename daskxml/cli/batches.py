@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ import scipy.sparse
 
 from daskxml.core.errors import DaskxmlError
 from daskxml.models.rankings import Ids, Scores
-from daskxml.models.store import HEADER_NAME, folder_to_read, read_model
+from daskxml.models.store import folder_to_read, read_model, version_of
 from daskxml.models.trained import Model
 
 Ranking = tuple[Ids, Scores]
@@ -62,22 +60,6 @@ class ServedModel:
         model.warm_up()
         ids = {name: column for column, name in enumerate(model.header.feature_names)}
         return cls(model, version, ids)
-
-
-def version_of(directory: Path) -> str:
-    """Return the version of the model that a directory, or a file, holds now; "" without one.
-
-    It is of the header's digest, which covers the arrays' digest, names and calibration.
-    """
-    try:
-        if directory.is_file():
-            with zipfile.ZipFile(directory) as archive:
-                described = json.loads(archive.read(HEADER_NAME))
-        else:
-            described = json.loads((directory / HEADER_NAME).read_bytes())
-        return str(described["sha256"])[:12]
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
-        return ""
 
 
 class BusyError(DaskxmlError):

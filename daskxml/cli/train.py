@@ -38,7 +38,7 @@ def train(options: Options) -> int:
     given = {"cluster.workers": options.workers, "cluster.device": options.device}
     named, rows = split_given(options.rows)
     options.train = [*rows, *(options.train or [])]
-    config = _resolve(options, _run_file(named, options.resume), given)
+    config = _resolve(options, _run_file(named, options), given)
     stem = config.run.name or Path(named or "run").stem
     out = options.out or options.resume or free_directory(stem)
     where = {"resume": options.resume, "scheduler": options.scheduler}
@@ -47,13 +47,16 @@ def train(options: Options) -> int:
     return _train(config, out, workers=options.workers, **where)
 
 
-def _run_file(named: str, resume: str | None) -> str:
+def _run_file(named: str, options: Options) -> str:
     """Return the run file that is named, that of the run to resume, or the default."""
-    if named or not resume:
+    if named or not (resume := options.resume):
         return named or DEFAULT_RUN_FILE
     stored = Path(resume) / "run.toml"
     if not stored.is_file():
         raise ModelError(f"{resume}: no run to resume here (there is no run.toml)")
+    for override in options.overrides:  # the rest of the file would be another's
+        if override.partition("=")[0].strip() in ("strategy.name", "model.kind"):
+            raise ConfigError(f"{override}: a run goes on as it began; without --resume begin one")
     return str(stored)
 
 
@@ -61,9 +64,6 @@ def _resolve(options: Options, file: str, given: Mapping[str, Any]) -> RunConfig
     """Return a run file's settings with those of the command line, which win where given."""
     given = {"data.train": options.train, "data.test": options.test, **given}
     given = {key: value for key, value in given.items() if value not in (None, [])}
-    for override in options.overrides if getattr(options, "resume", None) else ():
-        if override.partition("=")[0].strip() in ("strategy.name", "model.kind"):
-            raise ConfigError(f"{override}: a run goes on as it began; without --resume begin one")
     config = load_run_config(file, options.overrides, given)
     if not config.data.train:
         raise ConfigError("no training data: give FILE, or train in the run file's [data]")

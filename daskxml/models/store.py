@@ -252,6 +252,18 @@ def model_bytes(directory: str | Path) -> int:
     return sum((Path(directory) / name).stat().st_size for name in (HEADER_NAME, TENSORS_NAME))
 
 
+def version_of(path: Path) -> str:
+    """Return the version of the model that a directory, or a file, holds now; "" without one.
+
+    It is of the header's digest, which covers the arrays' digest, names and calibration.
+    """
+    try:
+        folder = zipfile.Path(path) if path.is_file() else path
+        return str(json.loads((folder / HEADER_NAME).read_bytes())["sha256"])[:12]
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
+        return ""
+
+
 def write_model(
     directory: str | Path,
     header: ModelHeader,

@@ -129,6 +129,7 @@ def test_a_run_is_not_resumed_as_another(matrices, tmp_path):
     for setting, value in (
         ("model.loss", "softmax"), ("model.hidden", [7]), ("optimizer.on_merge", "reset"),
         ("run.seed", 8), ("data.normalize", "none"), ("strategy.batch_max", 16),
+        ("strategy.name", "adaptive-sgd"),
     ):  # fmt: skip
         section, _, name = setting.partition(".")
         with pytest.raises(ConfigError, match=rf"{name}: the run began .* leave \[{section}\] as"):

@@ -87,7 +87,7 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     "damaged run file": (("train", "--resume", "bad-run-file", *RESUME), "toml:5: not valid TOML"),
     "resume of another model": (
         ("train", "--resume", "reshaped", "--set", "model.hidden=[5]", *RESUME),
-        "which cannot become (5,): leave [model] as it was",
+        "model.hidden: the run began with [4], which cannot become [5]: leave [model] as it was",
     ),
     "resume with another strategy": (
         ("train", "--resume", "reshaped", "--set", "strategy.name=elastic", *RESUME),

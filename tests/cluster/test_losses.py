@@ -13,11 +13,16 @@ from typing import Any, cast
 import pytest
 
 from daskxml.cluster import worker_plugin
+from daskxml.cluster.collectives import Collectives
 from daskxml.cluster.executor import Executor
+from daskxml.cluster.membership import Membership
+from daskxml.cluster.run_driver import RunDriver
 from daskxml.cluster.worker_group import WorkerGroup, WorkerHandle
 from daskxml.cluster.worker_info import WorkerInfo
 from daskxml.cluster.worker_plugin import RunWorkerPlugin
+from daskxml.config import load_run_config
 from daskxml.core.errors import ClusterError, TrainingError
+from daskxml.strategies.protocol import Measure, Measured, Rebase
 from harness.virtual_dask import Chance, FakeWorker, Script, VirtualDask, check, train
 
 
@@ -185,6 +190,49 @@ def test_a_worker_joins_without_another_event() -> None:
     dask = train(SecondWorker(), "adaptive-sgd", workers=1)
     check(dask)
     assert sorted(dask.driver.session.history[0]["workers"]) == ["0", "1"]
+
+
+def test_a_stop_is_kept_over_a_restart() -> None:
+    """The session that was asked to end has lost its worker, and the next one ends instead."""
+
+    class StoppedAndLost(Script):
+        is_over = False
+
+        async def before(self, dask: VirtualDask, worker: FakeWorker, step: str) -> None:
+            if step == "lease" and not self.is_over:
+                self.is_over = True
+                dask.driver.stop("asked")
+                dask.kill("0")
+                dask.add_worker("0")
+
+    dask = train(StoppedAndLost(), "adaptive-sgd", workers=1)
+    check(dask)
+    assert dask.driver.event_log.events[-1]["reason"] == "asked"
+    assert len(dask.driver.session.history) == 1
+
+
+def test_a_norm_of_before_a_rebase_is_measured_anew() -> None:
+    """What a late worker is sent changes its replica; the norm of its last lease is another's."""
+
+    async def rebase() -> Any:
+        dask: Any = VirtualDask(Script(), seed=0, has_local_state=False)
+        config = load_run_config({"training": {"epochs": 1}})
+        group = (driver := RunDriver(dask, "run", config, {})).group
+        dask.driver = driver
+        for name in ("0", "late"):
+            worker = dask.add_worker(name)
+            await worker.create_worker("run", None, None)
+            info = WorkerInfo(name, worker.address)
+            group.workers[name] = WorkerHandle(info, squared_norm=4.0)
+        session, donors = SimpleNamespace(generation=0), [group.workers["0"]]
+        executor: Any = SimpleNamespace(session=session, current=lambda: donors, emit=print)
+        membership = Membership(group, executor, config, cast("Any", None), print, print)
+        membership.rebase(Rebase("late", keeps_change=True))
+        await membership._copies[group.workers["late"]]
+        collectives = Collectives(group, 10, cast("Any", None))
+        return await collectives.measure(Measure(("0", "late")))
+
+    assert asyncio.run(rebase()) == Measured({"0": 4.0, "late": 1.0}, 10)
 
 
 @pytest.mark.parametrize("lease_s", [0.1, 30.0])

@@ -9,6 +9,7 @@ from distributed import Scheduler
 
 from daskxml.cluster import run_driver
 from daskxml.cluster.detached import HistoryWriter
+from daskxml.cluster.executor import Executor
 from daskxml.cluster.fit_driver import FitDriver
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.cluster.scheduler_plugin import RunSchedulerPlugin
@@ -17,7 +18,15 @@ from daskxml.cluster.worker_info import Capabilities, WorkerInfo
 from daskxml.cluster.worker_plugin import RunWorkerPlugin
 from daskxml.config import load_run_config
 from daskxml.core.errors import ClusterError
-from daskxml.session.commands import EndRun, MergeReplicas, MergeResult, StopRequest
+from daskxml.session.commands import (
+    CheckpointWritten,
+    EndRun,
+    MergeReplicas,
+    MergeResult,
+    StopRequest,
+)
+from daskxml.session.run_loop import RunLoop
+from harness import virtual_executor
 
 
 class Part:
@@ -249,6 +258,42 @@ def test_a_best_model_that_nobody_has_is_said_to_be_lost() -> None:
     asyncio.run(driver._restore_best(session))
     assert session.best == 0
     assert said == ["the best model, of mega-batch 1, was lost; the last one is stored"]
+
+
+def test_the_best_model_is_written_by_a_worker_that_has_it() -> None:
+    """Who was late when the others kept it is without, and may be the first of them."""
+    has_best, asked = {"late": False, "1": True, "2": True}, list[str]()
+
+    async def answers(*args: Any) -> dict[str, Any]:
+        return has_best
+
+    async def ask(worker: WorkerHandle, *args: Any) -> None:
+        asked.append(worker.name)
+
+    driver, session = new_driver(), SimpleNamespace(best=1, generation=2)
+    for name in has_best:
+        driver.group.workers[name] = WorkerHandle(WorkerInfo(name, f"tcp://h:{name}"))
+    driver.group.ask_all, driver.group.ask = answers, ask
+    driver.run_dir, driver.header = "run", lambda reason: Header()
+    asyncio.run(driver._restore_best(session))
+    asyncio.run(driver._store_model("target"))
+    assert asked == ["1"]
+    assert list(driver.group.workers) == ["1", "2", "late"]
+
+
+def test_a_run_that_is_over_before_a_loss_is_handled_ends() -> None:
+    """A session that is over says nothing more, so nobody would hear of its end."""
+    driver, backend = new_driver(), virtual_executor.executor(megabatches=1, can_checkpoint=True)
+    backend.until("checkpoint")
+    workers = {n: WorkerHandle(WorkerInfo(n, f"tcp://h:{n}")) for n in backend.workers}
+    driver.group.workers |= workers
+    data: Any = SimpleNamespace(rows=SimpleNamespace(train=None, test=None, label_counts=None))
+    emit = driver.events.put_nowait
+    driver.executor = Executor(driver.group, backend.session, data, 0, emit, driver._warn)
+    loop = RunLoop(backend.session, driver.executor, cast("Any", None), driver.event_log.event)
+    emit(CheckpointWritten())
+    workers["b"].lost.set()
+    assert asyncio.run(driver._lose(workers["b"], loop)) == [EndRun("megabatches")]
 
 
 def test_a_run_waits_for_a_worker_that_writes_its_history() -> None:

@@ -74,12 +74,16 @@ def test_a_run_goes_on_from_its_checkpoint(data: Data, alone: daskxml.Run, tmp_p
     run = simulate(out / "run.toml", [1], resume=out, overrides=["training.trees=2"])
     assert same(run, alone)
     assert same(run, daskxml.Run(**{**vars(run), "model": daskxml.load(out)}))
-    with pytest.raises(DaskxmlError, match="is of another kind: leave"):
-        simulate({"training": {"epochs": 4}}, [1], **data, resume=out)
+    network = {"training": {"epochs": 4}}
+    with pytest.raises(DaskxmlError, match=r"model.kind: the run began with 'trees', which cannot"):
+        simulate(network, [1], **data, resume=out)
     with pytest.raises(DaskxmlError, match="1,500 training rows, the data 1,350"):
         simulate(VALUES, [1], **data, resume=out, overrides=["data.validation=0.1"])
     with pytest.raises(DaskxmlError, match="leaf_labels: the run began with 10, which cannot"):
         simulate(VALUES, [1], **data, resume=out, overrides=["model.leaf_labels=5"])
+    (out / "run.toml").write_text(load_run_config(network).to_toml())  # edited by a user
+    with pytest.raises(DaskxmlError, match="is of another kind: leave"):
+        simulate(network, [1], **data, resume=out)
 
 
 @pytest.mark.parametrize(

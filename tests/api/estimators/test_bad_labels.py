@@ -1,5 +1,7 @@
 """Labels in every form against an obvious twin, and those that are refused."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -165,6 +167,15 @@ def test_a_series_of_lists_holds_the_labels_of_each_row(package):
 def test_a_series_of_names_is_one_label_a_row(package):
     given = read_labels(package.Series(["b", "a", "b"]))
     assert (given.labels.form, given.labels.classes.tolist()) == ("single", ["a", "b"])
+
+
+def test_a_series_of_texts_is_rows_of_a_model_of_texts(package, tmp_path):
+    lines = [json.dumps({"text": f"a {tag}", "labels": [tag]}) for tag in NAMES * 5]
+    (tmp_path / "tags.jsonl").write_text("\n".join(lines))
+    daskxml.train("tree", tmp_path / "tags.jsonl", out=tmp_path / "run")
+    loaded = XMLClassifier.load(tmp_path / "run")
+    texts = package.Series(["none", *NAMES])[1:]  # with an index of pandas that begins at 1
+    assert loaded.predict_labels(texts, k=1) == [[tag] for tag in NAMES]
 
 
 def test_columns_that_are_numbered_have_no_names():
