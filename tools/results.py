@@ -83,6 +83,8 @@ class Result:
         Keys of the index's ``[sources]``, or paths. A path that begins with a minus is a file
         that is left out of its folder, unless it is named as well; ``-FILE:NAME`` leaves out what
         a file defines by this name: it only refuses, or no data of the result passes through it.
+        What reads files is left out of training and trees: a test holds the rows that it gives to
+        their checksums (``tests/data/test_partitions.py``).
     commit, digest, date, machine, load
         Of the measurement; load is that of one minute when it began.
     """

@@ -30,9 +30,10 @@ from daskxml.data.formats import plan_files, read_documents, read_frame
 from daskxml.data.parse import Dialect, ParsedRows
 from daskxml.data.rows import matrix_partition
 from daskxml.data.settings import DataSection
-from daskxml.data.tables import LABELS, Documents, columns_to_read, parse_documents
+from daskxml.data.tables import LABELS, Documents, columns_to_read, dense_header, parse_documents
 from daskxml.data.text import check_texts
 from daskxml.session.documents import TEXT_BLOCK_BYTES
+from daskxml.session.setup import ColumnNames
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,21 @@ class DaskRows:
     columns: tuple[str, ...] = ()
     sample_weight: Any = None
 
-    def partitions(self, client: Client, data: DataSection) -> list[Future]:
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of a dense table's features."""
+        header = dense_header(self.columns)
+        return () if header is None else header.columns
+
+    def partitions(
+        self, client: Client, data: DataSection, features: tuple[str, ...] = ()
+    ) -> list[Future]:
         """Start the tasks that make a partition of each block, and return their futures.
+
+        Parameters
+        ----------
+        features
+            The names of a dense table's features, in their order.
 
         Raises
         ------
@@ -69,7 +83,7 @@ class DaskRows:
             labels=data.labels or None,
             feature_base=0 if data.feature_base == "auto" else int(data.feature_base),
             label_base=data.label_base,
-            feature_names=data.feature_names,
+            feature_names=data.feature_names or features,
             label_names=data.label_names,
         )
         known = columns_to_read(self.columns, dialect) if self.columns else ()
@@ -263,6 +277,11 @@ _DOCUMENTS = 2048  # of a list that are a partition
 def place_given(client: Client, matrices: Mapping[str, Given], config: RunConfig) -> Scattered:
     """Put rows that are no files on the workers; return their futures by ``train`` and ``test``."""
     placed: dict[str, list[Future]] = {}
+    train, features = matrices.get("train"), tuple[str, ...]()
+    if isinstance(train, DaskRows) and not config.data.feature_names:
+        features = train.features
+    if features:
+        placed["names"] = [kept(client, ColumnNames(features))]
     for name, rows in matrices.items():
         if isinstance(rows, RowsOnWorkers):
             placed[name] = list(rows.partitions)
@@ -270,7 +289,7 @@ def place_given(client: Client, matrices: Mapping[str, Given], config: RunConfig
                 placed["names"] = list(rows.names)
             continue
         if isinstance(rows, DaskRows):
-            placed[name] = rows.partitions(client, config.data)
+            placed[name] = rows.partitions(client, config.data, features)
         else:
             placed[name] = [kept(client, part) for part in rows.partitions()]
         if name == "train" and rows.sample_weight is not None:

@@ -11,6 +11,7 @@ from typing import Any, Unpack
 from daskxml.api.run import Config, Job, JobOptions, Run
 from daskxml.config import DEFAULT_RUN_FILE
 from daskxml.core.errors import ConfigError
+from daskxml.data.reading import checksum
 from daskxml.kernels.registry import TEXT, telling_of_compilation
 from daskxml.local.cost import Costs, Devices, Network, check_pools, v100_cost
 from daskxml.local.driver import Arrival, Change, check_changes
@@ -19,6 +20,7 @@ from daskxml.local.rows import load_rows
 from daskxml.local.run import NAME, LocalRun, read_stored
 from daskxml.models.trained import Model
 from daskxml.observe.callbacks import OnEvent
+from daskxml.records.run_dir import check_rows
 from daskxml.session.row_loading import DataLayout
 
 Speeds = Sequence[float] | Mapping[str, float]
@@ -146,6 +148,9 @@ class InProcess:
             config, rows, names = load_rows(
                 job.config, len(self.speeds), **job.given, placed=placed
             )
+            if (path := job.directory.path) is not None:
+                job.directory.rows = [*map(checksum, rows.train.parts)]
+                check_rows(path, job.directory.rows)
             kind = LocalRun if config.has_strategy else LocalFitRun
             run = kind(
                 config, rows, publish, self.start, names, speeds=self.speeds, stored=stored,

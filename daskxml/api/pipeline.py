@@ -21,14 +21,14 @@ from distributed import Client, Future
 
 from daskxml.api.prediction_files import Block, write_predictions
 from daskxml.api.run import Config, Run, resolve_run
-from daskxml.api.runs import keep_rows, open_runs
+from daskxml.api.runs import open_runs
 from daskxml.api.stage_tasks import score
 from daskxml.api.stages import Rows, RowStages, Value, await_stage, key_of
 from daskxml.api.train import train
 from daskxml.cluster.connection import connection, kept
 from daskxml.config import DEFAULT_RUN_FILE
 from daskxml.config.sections import ClusterSection
-from daskxml.core.errors import ConfigError
+from daskxml.core.errors import ConfigError, InputError
 from daskxml.core.files import lock_folder, read_json, replace_text
 from daskxml.core.work_stats import KEPT, StageRecord
 from daskxml.data.settings import TextSettings
@@ -87,7 +87,6 @@ class Pipeline(RowStages):
                 stack.enter_context(lock_folder(self.folder, "a pipeline is under way here"))
             self._client = stack.enter_context(self._cluster)
             open_runs(self.client)
-            stack.enter_context(keep_rows(self.client))
             self._open = stack.pop_all()
         return self
 
@@ -110,9 +109,9 @@ class Pipeline(RowStages):
     ) -> Value:
         """Return a stage whose result is a `daskxml.Run`.
 
-        All trainings with the same rows, ``[data]`` section and seed share what is shuffled and
-        scaled. With a folder, a run that was interrupted or failed continues from its last
-        checkpoint.
+        Trainings side by side with the same rows, ``[data]`` section and seed share what is
+        shuffled and scaled. With a folder, a run that was interrupted or failed continues from its
+        last checkpoint.
 
         Raises
         ------
@@ -130,6 +129,7 @@ class Pipeline(RowStages):
         out = self._file(re.sub(r"[^\w.-]+", "-", name) + f"-{key[:8]}")
 
         def start() -> Run:
+            _check_order(rows, test)
             place: Any = begun(out)
             run = train(
                 resolved,
@@ -207,6 +207,17 @@ class Pipeline(RowStages):
 
     def _file(self, name: str) -> Path | None:
         return None if self.folder is None else self.folder / name
+
+
+def _check_order(rows: Rows, test: Rows | None) -> None:
+    """Refuse test rows whose columns are named in another order than those of training rows."""
+    named = [each.names for each in (rows, test) if each is not None and each.names is not None]
+    orders = {names.result().features for names in named} - {()}
+    if len(orders) > 1:
+        raise InputError(
+            "test rows have other columns than the training rows, or in another order: read both "
+            "with feature_names, a file with the name of a column on each line"
+        )
 
 
 def _stored_run(out: Path | None) -> Run | None:

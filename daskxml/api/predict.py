@@ -21,6 +21,7 @@ from daskxml.cluster.connection import kept, running_cluster, submit
 from daskxml.core.errors import ConfigError
 from daskxml.data.blocks import Block as FileBlock
 from daskxml.data.formats import plan_files
+from daskxml.data.tables import in_order
 from daskxml.models.network.spec import check_rank
 from daskxml.models.rows import BLOCK_BYTES, read_block_rows
 from daskxml.models.trained import Model
@@ -83,6 +84,7 @@ def predict(
     ranking = replace(held, threads=1)
     if is_dask_collection(rows):
         meta = scipy.sparse.csr_matrix((0, held.spec.labels), dtype=np.float32)
+        rows = in_order(rows, held.header.feature_names)
         return lazy_blocks(client, rows, "rows", meta, ranking, "predict", k)
     if out is None:
         raise ConfigError("files are ranked on a cluster into a file: give out")

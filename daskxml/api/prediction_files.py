@@ -29,7 +29,7 @@ import scipy.sparse
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.core.files import replacing
-from daskxml.models.rankings import Ids, Scores, empty_rows, named, scores_csr
+from daskxml.models.rankings import Ids, Scores, is_empty, named, scores_csr
 from daskxml.models.trained import Model
 
 STDOUT = "-"
@@ -55,7 +55,7 @@ class Block(NamedTuple):
 
 def unknown_rows(model: Model, rows: Partition) -> int:
     """Return how many rows are texts without a word that the model knows."""
-    return empty_rows(rows.features) if model.header.vectorizer else 0
+    return int(is_empty(rows.features).sum()) if model.header.vectorizer else 0
 
 
 class Predicted(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -237,21 +237,6 @@ def call(client: Client, handler: str, hint: str = "", **values: Any) -> Any:
     except OSError as error:  # which Dask's CommClosedError is
         problem = f"the scheduler does not answer any more{hint}"
         raise ClusterError(f"{client.scheduler.address}: {problem}") from error
-
-
-@contextlib.contextmanager
-def keep_rows(client: Client) -> Iterator[None]:
-    """Keep the rows of all runs that this client starts in the block on the workers.
-
-    Runs with the same files, the same ``[data]`` section and the same seed then read and shuffle
-    them once, also one after the other.
-    """
-    call(client, "daskxml_keep_rows", owner=client.id, keep=True)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ClusterError):
-            call(client, "daskxml_keep_rows", owner=client.id, keep=False)
 
 
 def forget(client: Client, run: str) -> None:

@@ -39,8 +39,12 @@ from daskxml.session.documents import (
     choose_columns,
     count_texts,
     find_names,
+    join_labels,
+    label_names,
     merge_names,
+    names_of_files,
     vectorized,
+    warn_of_others,
     weigh_counted,
 )
 from daskxml.session.row_loading import parse_files, submit_each
@@ -244,7 +248,8 @@ class RowStages:
         source
             As for `daskxml.train`; futures and delayed values may be of any pairs ``(X, Y)``.
         data
-            Keys of ``[data]`` in a run file, such as ``format`` or ``label_names``.
+            Keys of ``[data]`` in a run file, such as ``format`` or ``label_names``. Where dense
+            tables of two sources have their columns in another order, give ``feature_names``.
 
         Raises
         ------
@@ -256,7 +261,9 @@ class RowStages:
             config = _data_config(source, data)
             stamps = submit(self.client, stamp_files, config.data.train).result()
             key = key_of("read", config.as_dict()["data"], stamps)
-            return self._rows(name, key, (), lambda: self._read_files(key, config))
+            names = Value("names", key, lambda: submit(self.client, names_of_files, config.data))
+            rows = self._rows(name, key, (), lambda: self._read_files(key, config))
+            return rows.named(names)
         config = _data_config((), data)
         key = key_of("read", config.as_dict()["data"], _identity(given))
         if isinstance(source, list | tuple):
@@ -419,7 +426,11 @@ class RowStages:
                 texts = self.read_texts(TextFiles(paths), column=text.column, name=f"read{name}")
                 like, settings = found.get("train"), text.as_dict() if part == "train" else {}
                 found[part] = self.vectorize(texts, like, name=f"{VECTORIZE}{name}", **settings)
-        return {part: rows.on_workers() for part, rows in found.items()}
+        made = {part: rows.on_workers() for part, rows in found.items()}
+        if "test" in found and (names := found["train"].names) is not None:
+            of_tests = self.reduce(label_names, join_labels, texts, name="labels of test rows")
+            warn_of_others(of_tests.result(), names.result())
+        return made
 
     # ------------------------------------------------------------------------ values
 

@@ -28,7 +28,7 @@ from daskxml.core.errors import ConfigError, InputError, ModelError
 from daskxml.core.hardware import usable_cores
 from daskxml.core.text import one_line
 from daskxml.data.scan import count_json
-from daskxml.models.rankings import Ids, Scores, empty_rows, named
+from daskxml.models.rankings import Ids, Scores, is_empty, named
 from daskxml.models.store import version_of
 from daskxml.observe.html import TEMPLATES
 
@@ -137,14 +137,15 @@ def matrix_of(query: Query, served: ServedModel) -> scipy.sparse.csr_matrix:
     if not is_finite.all():  # refused here: other requests may be in the same batch
         first = int(np.searchsorted(matrix.indptr, np.argmin(is_finite), side="right")) - 1
         raise InputError(f"row {first}: a value is too large for float32")
+    if (without := is_empty(matrix)).any():
+        raise InputError(f"row {np.argmax(without)}: it has no features")
     return matrix
 
 
 def _rows_of_texts(texts: list[str], served: ServedModel) -> scipy.sparse.csr_matrix:
     matrix = served.model.text_rows(texts)
-    if empty_rows(matrix):
-        number = int(np.argmin(np.diff(matrix.indptr)))
-        raise InputError(f"text {number}: it has no word that the model knows")
+    if (without := is_empty(matrix)).any():
+        raise InputError(f"text {np.argmax(without)}: it has no word that the model knows")
     return matrix
 
 
@@ -164,8 +165,6 @@ def _columns(row: Row, served: ServedModel) -> list[int]:
             found = [served.feature_ids[name] for name in row.names or ()]
         except KeyError as error:
             raise InputError(f"the model has no feature of the name {error.args[0]!r}") from None
-    if not found:
-        raise InputError("it has no features")
     return found
 
 

@@ -37,7 +37,8 @@ _telling = telling_of_compilation(lambda: print(TEXT, file=sys.stderr, flush=Tru
 def evaluate(options: Options) -> int:
     """Print a model's metrics as a table, or as the object that a run's history holds."""
     model = Model.load(options.model)
-    metrics = evaluate_partitions(model, read_rows(model, options.data), options.k).result()
+    rows = read_rows(model, options.data, may_be_new=True)
+    metrics = evaluate_partitions(model, rows, options.k).result()
     if options.json:
         print(json.dumps(metrics))
     else:

@@ -16,6 +16,7 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from daskxml._version import __version__
 from daskxml.cli.arguments import build_parser
@@ -96,9 +97,14 @@ def _run(arguments: Sequence[str]) -> int:
     module = importlib.import_module(f"daskxml.cli.{options.module}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CallbackWarning)  # the progress display shows them
+        warnings.showwarning = _warn
         status: int = getattr(module, options.command)(options)
     sys.stdout.flush()
     return status
+
+
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"daskxml: warning: {one_line(str(message))}", file=sys.stderr)
 
 
 def _interrupted() -> int:

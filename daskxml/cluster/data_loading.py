@@ -2,15 +2,14 @@
 
 Runs of one scheduler with the same files, the same ``[data]`` section and the same seed have the
 same partitions. The first of them reads the rows (`daskxml.session.row_loading`), the others take
-its futures, so that the rows are on the workers once. They are released with the last holder: a
-run, or a client that keeps rows between its runs (`daskxml.api.runs.keep_rows`).
+its futures, so that the rows are on the workers once. They are released with the last of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from typing import Any
@@ -19,9 +18,19 @@ from distributed import Client, Future, wait
 
 from daskxml.cluster.connection import submit
 from daskxml.config import RunConfig
+from daskxml.core.arrays import Partition
+from daskxml.core.errors import InputError
 from daskxml.core.work_stats import SHARED, StageRecord
 from daskxml.data.blocks import stamp_files
-from daskxml.session.row_loading import DataLayout, GivenRows, Rows, load_partitions
+from daskxml.data.reading import CHANGED, checksum
+from daskxml.session.row_loading import (
+    DataLayout,
+    GivenRows,
+    Rows,
+    Shards,
+    load_partitions,
+    submit_each,
+)
 
 # Keys of what the client has put on the workers instead of files: partitions of rows by ``train``
 # and ``test``, and one each of the array of the training rows' ``weights`` and of their columns'
@@ -33,7 +42,8 @@ _OF_METRICS = ("propensity_a", "propensity_b")  # in [data], but not what rows a
 class ClusterTasks:
     """Tasks of a cluster; no rows pass through the scheduler.
 
-    Dask computes blocks and partitions that are lost with a worker again, by reading the files.
+    Dask computes blocks and partitions that are lost with a worker again, by reading the files; the
+    run ends if they have changed.
     """
 
     def __init__(self, client: Client) -> None:
@@ -88,10 +98,10 @@ class LoadedData:
 
 @dataclass(eq=False)
 class _Entry:
-    """Rows that are there, or that one of the holders is reading."""
+    """Rows that are there, or that one of the runs is reading."""
 
     rows: Rows | None = None
-    holders: set[str] = field(default_factory=set)
+    runs: set[str] = field(default_factory=set)
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -110,7 +120,7 @@ class SharedRows:
     >>> async def two_runs():
     ...     shared = SharedRows()
     ...     for run in ("first", "second"):
-    ...         await shared.acquire("rows", [run], read, lambda rows: True)
+    ...         await shared.acquire("rows", run, read, lambda rows: True)
     ...     shared.release("first")
     ...     shared.release("second")
     >>> asyncio.run(two_runs())
@@ -119,12 +129,12 @@ class SharedRows:
     """
 
     def __init__(self) -> None:
-        self._entries: dict[str, list[_Entry]] = {}
+        self._entries: dict[str, _Entry] = {}
 
     async def acquire(
         self,
         name: str,
-        holders: Collection[str],
+        run: str,
         read: Callable[[], Awaitable[Rows]],
         fit: Callable[[Rows], bool],
     ) -> tuple[Rows, bool]:
@@ -136,15 +146,16 @@ class SharedRows:
         ----------
         name
             The same for the same rows.
-        holders
-            Runs and clients, each of which keeps the rows until its `release`.
+        run
+            Keeps the rows until its `release`.
         read
             Reads them.
         fit
             Whether rows of this name can be used: their partitions may be too few.
         """
-        for entry in self._candidates(name):
-            entry.holders.update(holders)
+        for place in (name, run):  # its own, if it cannot use those of others
+            entry = self._entries.setdefault(place, _Entry())
+            entry.runs.add(run)
             try:
                 async with entry.reading:
                     if entry.rows is None:
@@ -153,49 +164,19 @@ class SharedRows:
                     if entry.rows.is_intact and fit(entry.rows):
                         return entry.rows, True
             except BaseException:
-                self._leave(name, entry, holders)
+                self.release(run)
                 raise
-            self._leave(name, entry, holders)
-        raise AssertionError("the last candidate is a new one")
+            self.release(run)
+        raise AssertionError("nobody else has rows of its name")
 
-    def _candidates(self, name: str) -> Iterator[_Entry]:
-        """Yield the entries of a name, and then a new one."""
-        yield from list(self._entries.get(name, []))
-        fresh = _Entry()
-        self._entries.setdefault(name, []).append(fresh)
-        yield fresh
-
-    def release(self, holder: str) -> None:
-        """Release the rows that nobody else holds."""
-        for name, entries in list(self._entries.items()):
-            for entry in list(entries):
-                self._leave(name, entry, [holder])
-
-    def _leave(self, name: str, entry: _Entry, holders: Collection[str]) -> None:
-        entry.holders.difference_update(holders)
-        if entry.holders or entry not in self._entries.get(name, []):
-            return
-        self._entries[name].remove(entry)
-        if not self._entries[name]:
-            del self._entries[name]
-        if entry.rows is not None:
-            entry.rows.release()
-
-
-@dataclass(frozen=True)
-class RowHolders:
-    """Who holds the rows of a run: the run, and perhaps the client that keeps them.
-
-    Attributes
-    ----------
-    shared
-        The rows of all runs.
-    keeper
-        Client that keeps the rows after the run; "" if none does.
-    """
-
-    shared: SharedRows = field(default_factory=SharedRows)
-    keeper: str = ""
+    def release(self, run: str) -> None:
+        """Release the rows that no other run holds."""
+        for name, entry in list(self._entries.items()):
+            entry.runs.discard(run)
+            if not entry.runs:
+                del self._entries[name]
+                if entry.rows is not None:
+                    entry.rows.release()
 
 
 async def load(
@@ -205,7 +186,7 @@ async def load(
     workers: int,
     scattered: ScatteredKeys,
     stored: DataLayout | None,
-    holders: RowHolders,
+    shared: SharedRows,
 ) -> LoadedData:
     """Place the training and the test rows on the workers, unless another run has.
 
@@ -217,8 +198,8 @@ async def load(
         Rows to use instead of files.
     stored
         The layout of a resumed run, which must not change.
-    holders
-        Rows of other runs, and who keeps those of this one.
+    shared
+        The rows of all runs.
 
     Raises
     ------
@@ -226,19 +207,18 @@ async def load(
         The first problem in the order of the files, training files first.
     """
 
-    def read() -> Awaitable[Rows]:
+    async def read() -> Rows:
         train, test, weights = (
             [Future(key, client=client) for key in scattered.get(name, ())]
             for name in ("train", "test", "weights")
         )
         given = GivenRows(train, test, next(iter(weights), None))
-        return load_partitions(ClusterTasks(client), config, run, workers, given, stored)
+        tasks = ClusterTasks(client)
+        rows = await load_partitions(tasks, config, run, workers, given, stored)
+        return await _held_to_checksums(tasks, rows, run)
 
     name = await _name_rows(client, config, run, scattered)
-    owners = [run, holders.keeper] if holders.keeper else [run]
-    rows, was_there = await holders.shared.acquire(
-        name, owners, read, lambda rows: rows.fit(stored, workers)
-    )
+    rows, was_there = await shared.acquire(name, run, read, lambda rows: rows.fit(stored, workers))
     spec = rows.model_spec(config)
     tasks, parts, seed = ClusterTasks(client), rows.train, config.run.seed
     spec, prepared = config.kind.prepare(
@@ -248,6 +228,32 @@ async def load(
     await tasks.wait([each for each in (spec, prepared) if isinstance(each, Future)])
     spec = await spec if isinstance(spec, Future) else spec
     return LoadedData(spec, rows, prepared, was_there)
+
+
+async def _held_to_checksums(tasks: ClusterTasks, rows: Rows, run: str) -> Rows:
+    """Return the rows in partitions that fail where they are read again and are others."""
+    parts, count = [*rows.train.parts, *rows.test.parts], len(rows.train.parts)
+    sums = await tasks.fetch(submit_each(tasks, f"checksum-{run}", checksum, parts))
+    held = [
+        tasks.submit(f"rows-{run}-{i}", check_partition, *part)
+        for i, part in enumerate(zip(parts, sums, strict=True))
+    ]
+    await tasks.wait(held)
+    train, test = Shards(held, rows.train.rows + rows.test.rows).divide(count)
+    return replace(rows, train=train, test=test, checksums=tuple(sums[:count]))
+
+
+def check_partition(partition: Partition, known: int) -> Partition:
+    """Return a partition, unless its checksum is another one.
+
+    Raises
+    ------
+    InputError
+        Saying that it was read again, and has changed.
+    """
+    if checksum(partition) != known:
+        raise InputError(CHANGED)
+    return partition
 
 
 async def _name_rows(client: Client, config: RunConfig, run: str, scattered: ScatteredKeys) -> str:

@@ -24,8 +24,9 @@ class EventLog:
     the model to begin with; its ``history`` if the run is resumed), ``megabatch`` (with ``row``,
     see `daskxml.session.history`), ``worker``, ``equipment`` (with ``workers``, their hardware by
     name), ``stages`` (how the rows came to the workers: the fields of each
-    `daskxml.core.work_stats.StageRecord`), ``memory``, ``rewound``, ``page`` (with the ``path`` of
-    the dashboard's page), ``warning`` and ``ended``.
+    `daskxml.core.work_stats.StageRecord`; and ``rows``, the checksums of the training partitions),
+    ``memory``, ``rewound``, ``page`` (with the ``path`` of the dashboard's page), ``warning`` and
+    ``ended``.
     """
 
     def __init__(self) -> None:

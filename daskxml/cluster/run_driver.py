@@ -14,13 +14,13 @@ import time
 import traceback
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from distributed import Client, Future
 
 from daskxml.cluster import worker_tasks as tasks
-from daskxml.cluster.data_loading import RowHolders, ScatteredKeys, load
+from daskxml.cluster.data_loading import ScatteredKeys, SharedRows, load
 from daskxml.cluster.detached import HistoryWriter, ModelKeepers
 from daskxml.cluster.event_log import EventLog, explained
 from daskxml.cluster.executor import CandidateReady, Event, Executor, HandleLost, RunFailed
@@ -38,6 +38,7 @@ from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, DaskxmlError
 from daskxml.kernels.registry import TEXT
 from daskxml.models.store import ModelHeader
+from daskxml.records.run_dir import check_rows
 from daskxml.session import setup
 from daskxml.session.commands import Command, EndRun, RunWork, StopRequest, WorkResult
 from daskxml.session.fit_run import FitRun
@@ -69,7 +70,7 @@ class RunDriver:
         Path of the checkpoint to resume from.
     is_detached
         No client follows the run: workers write its directory, or keep its model.
-    holders
+    shared
         The rows of all runs of the scheduler.
     stages
         Records of what was done with the rows before.
@@ -84,12 +85,12 @@ class RunDriver:
         run_dir: str | None = None,
         checkpoint: str | None = None,
         is_detached: bool = False,
-        holders: RowHolders | None = None,
+        shared: SharedRows | None = None,
         stages: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.client, self.run, self.config, self.run_dir = client, run, config, run_dir
         self.checkpoint, self._scattered = checkpoint, scattered
-        self._holders, self._stages_before = holders or RowHolders(), stages
+        self._shared, self._stages_before = shared or SharedRows(), stages
         self._names = setup.NO_NAMES
         self.group = WorkerGroup(client, run, self._warn)
         self.event_log = EventLog()
@@ -194,9 +195,11 @@ class RunDriver:
         placed = DataLayout(**self.stored[0]["placed"]) if self.stored else None
         self.data = await load(
             self.client, self.config, self.run, len(self._present), self._scattered, placed,
-            self._holders,
+            self._shared,
         )  # fmt: skip
         self.is_loading = False
+        if self.checkpoint:
+            await self._on_some_worker(check_rows, self.run_dir, self.data.rows.checksums)
         self._names.check(self.data.spec)
         devices = {info.name: info.device for info in sorted(self._infos, key=lambda i: i.name)}
         self.event_log.event(
@@ -226,13 +229,14 @@ class RunDriver:
 
     async def _read_names(self) -> setup.ColumnNames:
         """Return the names of columns: those that came with the rows, or those in files."""
-        data, given = self.config.data, self._scattered.get("names")
+        data, given, names = self.config.data, self._scattered.get("names"), setup.NO_NAMES
+        if data.feature_names or data.label_names:
+            names = await self._on_some_worker(setup.ColumnNames.read, data)
         if given:
             # Through a task: a future that is made of a key does not learn that it is finished.
-            return await self._on_some_worker(copy, Future(given[0], client=self.client))
-        if data.feature_names or data.label_names:
-            return await self._on_some_worker(setup.ColumnNames.read, data)
-        return setup.NO_NAMES
+            found = await self._on_some_worker(copy, Future(given[0], client=self.client))
+            names = replace(found, labels=found.labels or names.labels)
+        return names
 
     async def _await_workers(self) -> None:
         if not self._present:
@@ -424,7 +428,9 @@ class RunDriver:
             self._is_ready = True
             self.event_log.event("ready", history=history)
             stages = [asdict(stage) for stage in self.data.stages()]
-            self.event_log.event("stages", stages=[*self._stages_before, *stages])
+            self.event_log.event(
+                "stages", stages=[*self._stages_before, *stages], rows=self.data.rows.checksums
+            )
             if self.writer is not None:
                 self.writer.start(history)
 
@@ -484,7 +490,7 @@ class RunDriver:
         async with self._turn:
             if self.is_detached:
                 await self._end_detached(self.event_log.has_failed)
-                self._holders.shared.release(self.run)
+                self._shared.release(self.run)
             await self._remove_from_workers()
 
     async def close(self) -> None:
@@ -495,7 +501,7 @@ class RunDriver:
                 await self._end_detached(self.event_log.has_failed or not self.event_log.is_over)
                 await self.keepers.forget()
             await self._remove_from_workers()
-            self._holders.shared.release(self.run)
+            self._shared.release(self.run)
 
     async def _end_detached(self, has_failed: bool) -> None:
         await (self.writer or self.keepers).close(has_failed)

@@ -19,7 +19,7 @@ from distributed import Client, Scheduler, SchedulerPlugin
 from distributed.scheduler import TaskGroup, TaskState, WorkerState, heartbeat_interval
 
 from daskxml.cluster.connection import OURS, RUNS
-from daskxml.cluster.data_loading import RowHolders, SharedRows
+from daskxml.cluster.data_loading import SharedRows
 from daskxml.cluster.fit_driver import FitDriver
 from daskxml.cluster.run_driver import RunDriver
 from daskxml.cluster.worker_group import LOOK_S, BackgroundTasks, LostBeforeAnswer
@@ -52,7 +52,7 @@ class RunSchedulerPlugin(SchedulerPlugin):
         self._closing: dict[RunDriver, asyncio.Event] = {}  # runs that are being forgotten
         self.owners: dict[str, str] = {}  # by run: the client that it ends with; "": which is gone
         self.watchers: list[Callable[[RunDriver], None]] = []  # called with every new run
-        self.shared, self.keepers = SharedRows(), set[str]()  # rows, and clients that keep theirs
+        self.shared = SharedRows()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._given_up = set[str]()  # runs that were forgotten before they had begun
         self._background = BackgroundTasks(lambda work: work)
@@ -67,7 +67,6 @@ class RunSchedulerPlugin(SchedulerPlugin):
             "daskxml_runs": self.list_runs,
             "daskxml_holder": self.holder_of,
             "daskxml_forget": self.forget_run,
-            "daskxml_keep_rows": self.keep_rows,
         }
 
     async def close(self) -> None:
@@ -113,9 +112,8 @@ class RunSchedulerPlugin(SchedulerPlugin):
             self._given_up.discard(run)
             raise ClusterError("the client that started the run has left it")
         resolved = load_run_config(tomllib.loads(config))
-        holders = RowHolders(self.shared, owner if owner in self.keepers else "")
         kind = RunDriver if resolved.has_strategy else FitDriver
-        place = run_dir, checkpoint, is_detached, holders
+        place = run_dir, checkpoint, is_detached, self.shared
         driver = kind(client, run, resolved, scattered, *place, stages or ())
         driver.group.capabilities |= capabilities
         driver.group.send = self.scheduler.worker_send
@@ -224,14 +222,6 @@ class RunSchedulerPlugin(SchedulerPlugin):
             if driver.run_dir == run_dir:
                 await closed.wait()
 
-    async def keep_rows(self, owner: str, keep: bool) -> None:
-        """Let a client hold the rows of the runs that it starts from now on, or release all."""
-        if keep:
-            self.keepers.add(owner)
-        else:
-            self.keepers.discard(owner)
-            self.shared.release(owner)
-
     async def _cancel(self, run: str) -> None:
         task = self._tasks.pop(run, None)
         if task is not None and not task.done():
@@ -304,8 +294,6 @@ class RunSchedulerPlugin(SchedulerPlugin):
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """End the runs of a client that is gone; only their checkpoints remain."""
-        self.keepers.discard(client)
-        self.shared.release(client)
         for run in [run for run, owner in self.owners.items() if owner == client]:
             driver, self.owners[run] = self.drivers[run], ""
             driver.stop("client gone")

@@ -256,7 +256,7 @@ class RunConfig:
             changed = {
                 key: value
                 for key, value in table.items()
-                if key not in usual or getattr(section, key) != usual[key]
+                if key not in usual or repr(getattr(section, key)) != repr(usual[key])  # 1 or 1.0
             }
             found |= {name: changed} if changed else {}
         return found

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import IO
 
@@ -51,12 +51,14 @@ _MAGIC = {
 class Header:
     """The counts that a file declares, None where it does not; its ids count from 0.
 
-    The first line of a file in the XML repository's format declares all three.
+    The first line of a file in the XML repository's format declares all three; a dense table names
+    its ``columns`` of features.
     """
 
     rows: int | None
     features: int | None
     labels: int | None
+    columns: tuple[str, ...] = field(default=(), repr=False)
 
 
 def join_headers(headers: Collection[Header]) -> Header:
@@ -115,11 +117,11 @@ def read_header(path: str) -> Header | None:
     match = _HEADER.fullmatch(head.removeprefix(_BYTE_ORDER_MARK).split(b"\n", 1)[0])
     if match is None:
         return None
-    header = Header(*(int(number) for number in match.groups()))
-    if max(int(number) for number in match.groups()[1:]) > LARGEST_ID + 1:
+    rows, features, labels = map(int, match.groups())
+    if max(features, labels) > LARGEST_ID + 1:
         problem = f"the header declares more than {LARGEST_ID + 1} columns; correct it"
         raise InputError(problem, path, 1)
-    return header
+    return Header(rows, features, labels)
 
 
 def read_texts(
@@ -279,6 +281,23 @@ def open_file(path: str) -> Iterator[IO[bytes]]:
         yield file
 
 
+def file_name(path: str) -> str:
+    """Return what says how a file is written: its path, or the link of it in a chain of URLs.
+
+    Examples
+    --------
+    >>> file_name("train.txt.gz"), file_name("simplecache::zip://train.csv::s3://rows/all.zip")
+    ('train.txt.gz', 'zip://train.csv')
+    """
+    first, _, rest = path.partition("::")
+    return file_name(rest) if rest and re.fullmatch("[a-z]+", first) else first
+
+
+def is_gzipped(path: str) -> bool:
+    """Whether a file's name says that its text is gzipped."""
+    return file_name(path).endswith(".gz")
+
+
 def expand(path: str) -> list[str]:
     """The files that a path or glob names: local ones absolute, others as URLs."""
     with errors_explained(path):
@@ -288,7 +307,8 @@ def expand(path: str) -> list[str]:
             found = [name for name in sorted(filesystem.glob(inner)) if filesystem.isfile(name)]
             if not found:
                 raise InputError("no file matches; check the pattern", path)
-            return found if local else [filesystem.unstrip_protocol(name) for name in found]
+            link, url = file_name(path), filesystem.unstrip_protocol
+            return found if local else [path.replace(link, url(name), 1) for name in found]
         if filesystem.isdir(inner):
             raise IsADirectoryError
         if local:
@@ -355,7 +375,7 @@ def cut_lines(whole: Block, block_bytes: int) -> list[Block]:
     """
     with errors_explained(whole.path):
         filesystem, inner = url_to_fs(whole.path)
-        size = None if whole.path.endswith(".gz") else filesystem.info(inner).get("size")
+        size = None if is_gzipped(whole.path) else filesystem.info(inner).get("size")
     if size is None:
         return [whole]
     count = -(-size // block_bytes)
@@ -382,7 +402,7 @@ def open_text(path: str, lines: Sequence[int] = (0,)) -> Iterator[IO[bytes]]:
     """Open a file's text, unzipped; errors name a line by the number of ``lines`` that are read."""
     with open_file(path) as file:
         try:
-            yield gzip.GzipFile(fileobj=file) if path.endswith(".gz") else file  # type: ignore[misc]
+            yield gzip.GzipFile(fileobj=file) if is_gzipped(path) else file  # type: ignore[misc]
         except EOFError:
             problem = "the gzip stream ends early; the file is truncated: fetch or write it again"
             raise InputError(problem, path, lines[0] + 1) from None

@@ -158,9 +158,10 @@ class LineTable:
         """Yield what is made of each piece of lines."""
         table = self.opens(block.path)
         names = _wanted(table, dialect, parse, block.path, 1)
+        are_all = tables.is_dense(names) and dialect.text_column not in names
 
         def make(rows: list[bytes]) -> Any:
-            return tables.parse_batch(table.batch(rows, names), dialect, parse)
+            return tables.parse_batch(table.batch(rows, names, are_all), dialect, parse)
 
         for text, before in blocks.read_texts(block, dialect.line_bytes):
             data = text[:-PADDING].tobytes()
@@ -234,7 +235,7 @@ def open_arrow(file: IO[bytes], path: str) -> tables.Parts:
 
 def open_csv(path: str) -> tables.Lines:
     """Open a CSV with a line of column names, separated by tabs if its name ends in ``.tsv``."""
-    delimiter = "\t" if path.lower().removesuffix(".gz").endswith(".tsv") else ","
+    delimiter = "\t" if blocks.file_name(path).lower().removesuffix(".gz").endswith(".tsv") else ","
     try:
         line = blocks.decoded(_first_line(path, blocks.TEXT_BYTES))
         names = [name.strip() for name in next(csv.reader([line], delimiter=delimiter), [])]
@@ -245,7 +246,9 @@ def open_csv(path: str) -> tables.Lines:
     return tables.Lines(names, partial(_csv_batch, names, delimiter), has_head=True)
 
 
-def _csv_batch(names: list[str], delimiter: str, lines: list[bytes], wanted: list[str]) -> Any:
+def _csv_batch(
+    names: list[str], delimiter: str, lines: list[bytes], wanted: list[str], are_all: bool
+) -> Any:
     """Make texts of the fields of lines."""
     import pyarrow.csv
 
@@ -281,7 +284,7 @@ def _csv_batch(names: list[str], delimiter: str, lines: list[bytes], wanted: lis
 
 
 def open_json(path: str) -> tables.Lines:
-    """Open JSON lines: an object on each line, whose keys are those of the first.
+    """Open JSON lines: an object on each line, whose keys with a meaning are those of the first.
 
     ``features`` may also be an object of values by id or by name: ``{"4": 0.5}``, ``{"red": 1}``.
     Python parses the lines: to Arrow, each key of such objects would be a column.
@@ -293,10 +296,14 @@ def open_json(path: str) -> tables.Lines:
     return tables.Lines(names, _json_batch)
 
 
-def _json_batch(lines: list[bytes], names: list[str]) -> Any:
+def _json_batch(lines: list[bytes], names: list[str], are_all: bool) -> Any:
     import pyarrow
 
     rows = list(map(_json_row, lines))
+    known, are_ids = {*names, tables.LABELS}, {tables.FEATURES, tables.INDICES} & {*names}
+    for key in chain.from_iterable(row.keys() - known for row in rows):
+        if are_all or (are_ids and key == tables.WEIGHTS):
+            raise InputError(f"{quoted(key)} is not in the first row: give all rows the same keys")
     if tables.INDICES in names:  # without values all are 1, in all rows or in some
         has_values = any(tables.VALUES in row for row in rows)
         names = [*(n for n in names if n != tables.VALUES), *[tables.VALUES] * has_values]
@@ -370,7 +377,7 @@ def open_documents(column: str, path: str) -> tables.Lines:
     return tables.Lines([column], _document_batch, has_blanks=True, no_labels=no_labels)
 
 
-def _document_batch(lines: list[bytes], names: list[str]) -> Any:
+def _document_batch(lines: list[bytes], names: list[str], are_all: bool) -> Any:
     import pyarrow
 
     texts = blocks.decoded(b"\n".join(lines)).split("\n") if lines else []
@@ -397,10 +404,12 @@ def format_of(path: str, format: str = "auto") -> str:
     --------
     >>> format_of("s3://rows/train.jsonl.gz"), format_of("train.dat"), format_of("x", "libsvm")
     ('jsonl', 'text', 'text')
+    >>> format_of("zip://train.csv::all.zip")
+    'csv'
     """
     if format != "auto":
         return format if format in FORMATS else "text"
-    name = path.lower().removesuffix(".gz")
+    name = blocks.file_name(path).lower().removesuffix(".gz")
     return next((key for key, kind in FORMATS.items() if name.endswith(kind.suffixes)), "text")
 
 

@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 
 from daskxml.core.arrays import Csr, Partition
-from daskxml.data.blocks import Block, Header, join_headers
+from daskxml.data.blocks import Block, Header, is_gzipped, join_headers
 from daskxml.data.formats import FORMATS, declared, holds_documents, plan_files, read_pieces
 from daskxml.data.parse import Dialect, ParsedRows, detect_feature_base
 from daskxml.data.rows import from_scipy
@@ -20,7 +20,6 @@ from daskxml.data.tables import label_csr_of, parse_documents
 from daskxml.data.text import count_words
 
 BLOCK_BYTES = 1 << 25
-DEFAULT_HIDDEN = 128
 MIB = 1 << 20
 FEW = 5  # a label with at most so many rows is called rare
 
@@ -93,8 +92,8 @@ class Inspection:
         Share of the feature matrix that is zero.
     unseen_labels, single_labels, rare_labels, top_label_share
         Shares of the labels with no row, with one, with 1 to 5; share of rows with the top label.
-    csr_mib, model_mib
-        Memory of the parsed rows, and of a network with 128 hidden units in float32, in MiB.
+    csr_mib
+        Memory of the parsed rows, in MiB.
     problems
         One sentence each.
     """
@@ -115,7 +114,6 @@ class Inspection:
     rare_labels: float
     top_label_share: float
     csr_mib: float
-    model_mib: float
     problems: tuple[str, ...]
 
     def lines(self) -> list[str]:
@@ -132,8 +130,7 @@ class Inspection:
             "label counts": f"{self.unseen_labels:.1%} of the labels never seen, "
             f"{self.single_labels:.1%} once, {self.rare_labels:.1%} 1 to {FEW} times; "
             f"top label in {self.top_label_share:.1%} of the rows",
-            "memory": f"{self.csr_mib:,.1f} MiB of rows, {self.model_mib:,.1f} MiB of a "
-            f"network with {DEFAULT_HIDDEN} hidden units",
+            "memory": f"{self.csr_mib:,.1f} MiB of rows",
             "problems": f"{len(self.problems)}" if self.problems else "none",
         }
         described = [f"{name:<18}{text}" for name, text in pairs.items()]
@@ -177,7 +174,8 @@ def inspect_file(
     if holds_documents(names):
         return _inspect_documents(blocks)
     headers = [declared(path) for path in dict.fromkeys(block.path for block in blocks)]
-    census, dialect = Census(), Dialect(feature_names=feature_names, label_names=label_names)
+    columns = feature_names or next((header.columns for header in headers if header), ())
+    census, dialect = Census(), Dialect(feature_names=columns, label_names=label_names)
     for block in blocks:
         for parsed in read_pieces(block, dialect):
             census.add(parsed)
@@ -219,10 +217,9 @@ def _conclude(
     rows = census.features_per_row.total()
     entries, label_entries = census.features.total(), census.labels.total()
     seen = np.array([*census.labels.values()], np.int64)
-    model = DEFAULT_HIDDEN * (features + 1) + labels * (DEFAULT_HIDDEN + 1)
     return Inspection(
         format=what + _describe_formats(blocks, bool(headers)),
-        gzipped=any(block.path.endswith(".gz") for block in blocks),
+        gzipped=any(is_gzipped(block.path) for block in blocks),
         feature_base=base,
         rows=rows,
         features=features,
@@ -237,7 +234,6 @@ def _conclude(
         rare_labels=int((seen <= FEW).sum()) / max(1, labels),
         top_label_share=int(seen.max(initial=0)) / max(1, rows),
         csr_mib=(16 * (rows + 1) + 8 * entries + 4 * label_entries) / MIB,
-        model_mib=4 * model / MIB,
         problems=tuple(_find_problems(census, headers, rows, len(declared))),
     )
 

@@ -24,7 +24,7 @@ from fsspec.core import url_to_fs
 from daskxml.core.arrays import Array, starts_of
 from daskxml.core.errors import InputError
 from daskxml.core.text import quoted
-from daskxml.data.blocks import Header, open_file
+from daskxml.data.blocks import Header, file_name, open_file
 from daskxml.data.rows import check_targets
 from daskxml.data.scan import LARGEST_ID
 from daskxml.data.tables import INDICES, LABELS, VALUES, Parts
@@ -99,12 +99,13 @@ def _labels_name(path: str) -> str:
 
     Examples
     --------
-    >>> _labels_name("/X/trn.X.npz"), _labels_name("train-features.npz")
-    ('/X/trn.Y.npz', 'train-labels.npz')
+    >>> _labels_name("/X/trn.X.npz"), _labels_name("zip://features.npz::X.zip")
+    ('/X/trn.Y.npz', 'zip://labels.npz::X.zip')
     """
-    folder, slash, name = path.rpartition("/")
+    link = file_name(path)
+    folder, slash, name = link.rpartition("/")
     other = _FEATURES_WORD.sub(lambda word: "Y" if word[0] == "X" else "labels", name)
-    return folder + slash + other
+    return path.replace(link, folder + slash + other, 1)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -44,7 +45,8 @@ class Dialect:
     feature_base, label_base
         The smallest legal id, 0 or 1; it is subtracted from every id.
     feature_names, label_names
-        Names by id, or the file that lists them, for files in which rows hold names.
+        Names by id, or the file that lists them, for files in which rows hold names; or ids by the
+        names of labels, to which those that are none are added.
     text_column
         Of tables: the column that holds documents; "" for rows of features.
     vectorizer
@@ -65,7 +67,7 @@ class Dialect:
     feature_base: int = 0
     label_base: int = 0
     feature_names: Names = ()
-    label_names: Names = ()
+    label_names: Names | defaultdict[str, int] = ()
     text_column: str = ""
     vectorizer: Vectorizer | None = None
     needs_labels: bool = True

@@ -6,6 +6,7 @@ cluster, or in this process.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,11 @@ from daskxml.data.order import derive_key, shuffled_positions, shuffled_sources
 from daskxml.data.parse import Dialect, detect_feature_base
 from daskxml.data.rows import concatenate, split_rows, take_rows, unit_rows
 from daskxml.data.settings import DataSection
+
+CHANGED = (
+    "rows that were lost with a worker are others when they are read again: a file, or what made "
+    "the rows, has changed since the run began; start it again"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +41,8 @@ class Facts:
         The first feature id: of a block, its smallest, -1 if it has none.
     shift
         What is still to be subtracted from the feature ids of a data set's blocks.
+    columns
+        The names of all features, in a dense table.
     """
 
     rows: int
@@ -46,6 +54,7 @@ class Facts:
     weighted_rows: int = 0
     feature_base: int = 0
     shift: int = 0
+    columns: tuple[str, ...] = ()
 
     @property
     def has_weights(self) -> bool:
@@ -104,6 +113,11 @@ class ReadPlan:
     headers: dict[str, Header]
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the features of a dense table."""
+        return next((header.columns for header in self.headers.values()), ())
+
+    @property
     def dialect(self) -> Dialect:
         """What the parser checks ids against; a base that is still unknown is taken for 0."""
         data, known = self.data, join_headers(self.headers.values())
@@ -113,7 +127,7 @@ class ReadPlan:
             labels=data.labels or known.labels,
             feature_base=base,
             label_base=0 if known.labels else data.label_base,
-            feature_names=data.feature_names,
+            feature_names=data.feature_names or self.columns,
             label_names=data.label_names,
             line_bytes=data.line_bytes,
         )
@@ -140,7 +154,8 @@ class ReadPlan:
         facts = _sum_up(counts, self.data, self.dialect.feature_base, shift)
         if not facts.rows:
             raise InputError("no rows in the file; give one with data", ", ".join(self.data.train))
-        return facts
+        are_all = len(self.columns) == facts.features
+        return replace(facts, columns=self.columns if are_all else ())
 
     def stricter_dialect(self, counts: Sequence[Facts], facts: Facts) -> Dialect | None:
         """Return the dialect with which parsing again names the line of an id that is too large.
@@ -298,19 +313,30 @@ def count_held(rows: int, share: float) -> int:
 
 
 def split_block(
-    block: Partition, start: int, recipe: Recipe, weights: Array | None = None
+    block: Partition, start: int, stop: int, recipe: Recipe, weights: Array | None = None
 ) -> list[Partition]:
-    """Scale a block's rows and split them by partition; ``start`` is the number of the first.
+    """Scale a block's rows and split them by partition.
 
-    ``weights`` are those of all rows of the source.
+    Parameters
+    ----------
+    start, stop
+        The number of its first row, and of the one after its last, in the source.
+    weights
+        Of all rows of the source.
+
+    Raises
+    ------
+    InputError
+        If it has more or fewer rows: it was lost, and its file is another one now.
     """
+    if block.rows != stop - start:
+        raise InputError(CHANGED)
     features, labels = block.features, block.labels
     values = np.array(features.data)  # a copy: Dask may use the block again
     features = Csr(features.indptr, features.indices - recipe.shift, values, recipe.features)
     if recipe.normalize == "l2":
         unit_rows(features)
     labels = replace(labels, columns=recipe.labels)
-    stop = start + block.rows
     if recipe.shuffle_key is None:
         positions = np.arange(start, stop)
     else:
@@ -333,6 +359,25 @@ def join_pieces(pieces: Sequence[Partition], part: int, recipe: Recipe) -> Parti
     ranks = np.empty(len(sources), dtype=np.int64)
     ranks[np.argsort(sources)] = np.arange(len(sources))
     return take_rows(joined, ranks)
+
+
+def checksum(partition: Partition) -> int:
+    """Return the CRC-32 of all that a partition holds, which other rows hardly have.
+
+    Examples
+    --------
+    >>> from daskxml.data.parse import parse_bytes
+    >>> rows, others = (parse_bytes(text).partition for text in (b"0 1:1\\n", b"1 1:1\\n"))
+    >>> checksum(rows) == checksum(replace(rows)), checksum(rows) == checksum(others)
+    (True, False)
+    """
+    features, labels = partition.features, partition.labels
+    arrays = (features.indptr, features.indices, features.data, labels.indptr, labels.indices)
+    found = 0
+    for array in (*arrays, partition.weights):
+        if array is not None:
+            found = zlib.crc32(np.ascontiguousarray(array).data, found)
+    return found
 
 
 def shuffle_key(seed: int) -> int:

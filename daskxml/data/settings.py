@@ -232,7 +232,8 @@ class TextSettings(Checked):
     strip_accents, lowercase, analyzer, stop_words, token_pattern, ngram_range
         How a text is cut into words, or into sequences of words or characters.
     max_df, min_df
-        Words in more or in fewer documents are left out: a number, or a share of all documents.
+        Words in more or in fewer documents are left out: a number, or a share of all documents; 1
+        is a number, 1.0 a share.
     max_features
         Only so many words are kept, those that occur most often.
     binary
@@ -285,10 +286,13 @@ class TextSettings(Checked):
         if self.n_features:
             self._check_hashing()
 
+    def __eq__(self, other: object) -> bool:
+        return repr(self) == repr(other)  # 1 is a number of documents, 1.0 a share of them
+
     def _check_hashing(self) -> None:
         """Refuse what needs a vocabulary."""
         for name in ("min_df", "max_df", "max_features"):
-            if getattr(self, name) != getattr(TextSettings, name):
+            if repr(getattr(self, name)) != repr(getattr(TextSettings, name)):
                 problem = f"{name} chooses among words, but [text] n_features hashes them"
                 raise ConfigError(f"{problem}: leave one out", name)
         if self.use_idf and not self.smooth_idf:

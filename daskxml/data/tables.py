@@ -5,7 +5,8 @@ The features are one of three:
 
 - ``indices``, a list of ids or of names, and ``values``, a list as long (without it, all are 1);
 - ``features``, a text ``1:0.5 4:2`` as in libSVM's format, or with names instead of ids;
-- every other column, of numbers: a dense table, whose columns count from 0 in their order.
+- every other column, of numbers: a dense table, whose columns count from 0 in their order in the
+  training rows, and are known by their names from there on.
 
 ``sample_weight``, a number, is what a row counts in the loss. A table of documents has a column of
 texts instead of features; there all labels are names: the id 3 is the name ``"3"``.
@@ -20,6 +21,7 @@ is, by asking again for fewer rows.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -89,7 +91,8 @@ class Lines:
     names
         Of its columns.
     batch
-        Makes an Arrow batch of lines, with the columns that are named.
+        Makes an Arrow batch of lines, with the columns that are named, which may be all that lines
+        have.
     has_head
         Whether its first line holds only the names.
     has_blanks
@@ -99,7 +102,7 @@ class Lines:
     """
 
     names: list[str]
-    batch: Callable[[list[bytes], list[str]], Any]
+    batch: Callable[[list[bytes], list[str], bool], Any]
     has_head: bool = False
     has_blanks: bool = False
     no_labels: str = ""
@@ -157,7 +160,7 @@ def is_dense(columns: Sequence[str]) -> bool:
 
 
 def dense_header(columns: Sequence[str], text_column: str = "") -> Header | None:
-    """Return the number of columns that a dense table declares; None for any other.
+    """Return the columns that a dense table declares; None for any other.
 
     Examples
     --------
@@ -166,11 +169,12 @@ def dense_header(columns: Sequence[str], text_column: str = "") -> Header | None
     """
     if text_column or not is_dense(columns):
         return None
-    return Header(None, len(set(columns) - _NO_FEATURES), None)
+    names = tuple(name for name in columns if name not in _NO_FEATURES)
+    return Header(None, len(names), None, names)
 
 
 def columns_to_read(columns: Sequence[str], dialect: Dialect) -> list[str]:
-    """Return all columns of a dense table, else those that mean something.
+    """Return all columns of a dense table, in the order of known names, else those with a meaning.
 
     Raises
     ------
@@ -190,7 +194,8 @@ def columns_to_read(columns: Sequence[str], dialect: Dialect) -> list[str]:
     if dialect.text_column in columns:
         return [name for name in (LABELS, dialect.text_column) if name in columns]
     if is_dense(columns):
-        return list(columns)
+        known = ids_by_name(dialect.feature_names) if dialect.feature_names else columns
+        return [*(_NO_FEATURES & {*columns}), *(name for name in known if name not in _NO_FEATURES)]
     return [name for name in (LABELS, WEIGHTS, FEATURES, INDICES, VALUES) if name in columns]
 
 
@@ -203,13 +208,46 @@ def _column_problem(columns: Sequence[str], dialect: Dialect) -> str:
     text = dialect.text_column
     if text and not {FEATURES, INDICES, text} & set(columns):
         return f"no column {text!r}{has}; rename or add it"
-    if text in columns:
+    if text and text in columns:
         return ""
     if {FEATURES, INDICES} <= set(columns):
         return "it has both 'features' and 'indices'; leave one out"
-    if not set(columns) - _NO_FEATURES:
+    if not (features := set(columns) - _NO_FEATURES):
         return f"no column 'indices' or 'features'{has}; rename or add one"
+    if not is_dense(columns):
+        return ""
+    if "" in features:
+        return f"a column without a name{has}; name it or leave it out, as pandas' index=False does"
+    if dialect.feature_names:
+        known = ids_by_name(dialect.feature_names).keys()
+        if missing := [name for name in known if name not in features]:
+            return f"no column {quoted(missing[0])}, which is a feature{has}; rename or add it"
+        if others := [name for name in columns if name in features - known]:
+            return f"column {quoted(others[0])} is none of the {len(known)} features; leave it out"
     return ""
+
+
+def in_order(X: Any, names: Sequence[str]) -> Any:
+    """Return the columns of a data frame in the order of features' names, and other rows as given.
+
+    Raises
+    ------
+    InputError
+        If one is missing, or is no feature.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> in_order(pd.DataFrame({"b": [1], "a": [2]}), ("a", "b")).to_numpy()
+    array([[2, 1]])
+    """
+    columns = getattr(X, "columns", 0)  # of rows of ours, their number
+    if not names or isinstance(columns, int) or not all(isinstance(each, str) for each in columns):
+        return X
+    if differing := sorted({*names} ^ {*columns}):
+        what = "lacks" if differing[0] in names else "has, beside the model's features,"
+        raise InputError(f"X {what} the column {quoted(differing[0])}: give exactly the features")
+    return X[list(names)]
 
 
 def parse_batch(batch: Any, dialect: Dialect, parse: Parse) -> Any:
@@ -489,8 +527,10 @@ def label_csr_of(names: Sequence[Sequence[str]], columns: Mapping[str, int]) -> 
 def _pack_labels(lists: Lists, dialect: Dialect) -> Csr:
     """Return labels by id or by name as a matrix."""
     items, base = lists.items, dialect.label_base
-    ids = _ids(items, dialect.label_names, dialect.labels, base, "label")
-    return Csr(np.array(lists.indptr, np.int64), ids, None, dialect.labels or UNKNOWN)
+    names: Any = dialect.label_names
+    ids = _ids(items, names, dialect.labels, base, "label")
+    columns = len(names) if isinstance(names, defaultdict) else dialect.labels or UNKNOWN
+    return Csr(np.array(lists.indptr, np.int64), ids, None, columns)
 
 
 def _pack_features(indices: Lists, values: Lists, dialect: Dialect) -> Csr:
@@ -524,6 +564,8 @@ def _ids(items: Any, names: Names, count: int | None, base: int, kind: str) -> A
 
 
 def _ids_of_names(items: list[str], names: Names, kind: str) -> Array:
+    if isinstance(names, defaultdict):  # which gives others the ids behind
+        return np.fromiter(map(names.__getitem__, items), np.int32, len(items))
     known = ids_by_name(names)
     ids = np.fromiter((known.get(name, -1) for name in items), np.int32, len(items))
     if (ids < 0).any():

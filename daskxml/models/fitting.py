@@ -196,15 +196,10 @@ def stored_row(settings: FitSettings, stored: tuple[Member, dict[str, Any]]) -> 
     Raises
     ------
     ModelError
-        If it is of other rows or settings, saying what differs.
+        If it is of other settings, saying what differs.
     """
     member, row = stored
-    rows, number, kind = row["rows"] // row["megabatch"], row["megabatch"], settings.config.kind
-    if rows != settings.rows:
-        raise ModelError(
-            f"the run to continue has {rows:,} training rows, the data {settings.rows:,}: give "
-            "the same files and the same data.validation"
-        )
+    number, kind = row["megabatch"], settings.config.kind
     if problem := kind.problem(settings.spec, joined_arrays([member], kind.member)):
         raise ModelError(
             f"{kind.member} {number} of the run to go on with: {problem}: leave [model] as it was"

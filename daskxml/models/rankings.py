@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from daskxml.core.arrays import starts_of
+from daskxml.core.text import counted
 
 Ids = npt.NDArray[np.int32]
 Scores = npt.NDArray[np.float32]
@@ -47,9 +49,10 @@ def chosen_first(is_chosen: Any, ids: Ids, scores: Scores) -> tuple[Ids, Scores]
     return np.take_along_axis(ids, order, axis=1), np.take_along_axis(scores, order, axis=1)
 
 
-def empty_rows(rows: Any) -> int:
-    """Return how many rows of a matrix in CSR form hold nothing."""
-    return int(np.count_nonzero(np.diff(rows.indptr) == 0))
+def is_empty(rows: Any) -> npt.NDArray[np.bool_]:
+    """Return which rows of a matrix in CSR form hold nothing, or zeros alone."""
+    ends = starts_of(rows.data != 0)[rows.indptr]
+    return ends[1:] == ends[:-1]
 
 
 def as_given(X: Any, found: Any) -> Any:
@@ -67,6 +70,18 @@ def unknown_texts(count: int, texts: int) -> str:
     """
     found = f"{count:,} of {texts:,} texts have no word that the model knows"
     return f"{found}: they get no labels"
+
+
+def warn_of_unknown(labels: int, then: str) -> None:
+    """Warn in one line where a model does not know so many of the rows' labels.
+
+    Examples
+    --------
+    >>> warn_of_unknown(0, "left out")
+    """
+    if labels:
+        found = f"the model does not know {counted(labels, 'label')} of the rows"
+        warnings.warn(f"{found}: {then}", stacklevel=4)
 
 
 def named(labels: Sequence[int], names: Sequence[str]) -> list[Any]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
+from typing import Any
 
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
 from daskxml.data.blocks import Block
 from daskxml.data.formats import declared, plan_files, read_pieces
 from daskxml.data.parse import Dialect
+from daskxml.data.rows import from_scipy, to_scipy
 from daskxml.metrics import MetricSums, metric_sums
+from daskxml.models.rankings import warn_of_unknown
 from daskxml.models.trained import Model
 
 BLOCK_BYTES = 16 << 20
@@ -18,12 +23,13 @@ BLOCK_BYTES = 16 << 20
 
 def read_rows(
     model: Model, paths: Sequence[str], *, needs_labels: bool = True,
-    new_names: Sequence[str] | None = None,
+    new_names: Sequence[str] | None = None, may_be_new: bool = False,
 ) -> Iterator[Partition]:  # fmt: skip
     """Yield the rows of files block by block, with as many columns as the model has.
 
     Where ``new_names`` are given, be they none, labels may be new: these have the names, and the
-    ids behind the model's.
+    ids behind the model's. Without, names that the model does not know are left out, or if they
+    ``may_be_new``, have columns behind the model's; a warning says how many there are.
 
     Ids count from the base of the model's training files; in files with a header, from 0. Names in
     tables are those of the model. Documents become rows by the model's vectorizer: a column of
@@ -34,24 +40,37 @@ def read_rows(
     InputError
         If a file cannot be read, is malformed, or has ids or a header that do not fit the model.
     """
+    model.check_new_names(new_names or ())
+    known, labels = model.header.label_names, model.spec.labels
+    names: Any = (*known, *(new_names or ()))
+    if known and new_names is None:
+        names = defaultdict(count(labels).__next__, zip(known, count(), strict=False))
     for block in plan_files(paths, BLOCK_BYTES):
-        yield from read_block_rows(model, block, needs_labels=needs_labels, new_names=new_names)
+        for part in read_block_rows(model, block, names, new_names, needs_labels=needs_labels):
+            if new_names is not None or may_be_new or part.labels.columns <= labels:
+                yield part
+            else:
+                own = to_scipy(part.labels)[:, :labels]
+                yield replace(part, labels=from_scipy(own, ones=True))
+    if new_names is None and known:
+        then = "they count as missed" if may_be_new else "left out"
+        warn_of_unknown(len(names) - labels, then)
 
 
 def read_block_rows(
-    model: Model, block: Block, *, needs_labels: bool, new_names: Sequence[str] | None = None
-) -> Iterator[Partition]:
-    """Yield the rows of a block of a file; see `read_rows`."""
-    dialect = replace(_dialect(model, block.path, new_names), needs_labels=needs_labels)
-    for parsed in read_pieces(block, dialect):
+    model: Model, block: Block, names: Any = (), new_names: Sequence[str] | None = None, *,
+    needs_labels: bool,
+) -> Iterator[Partition]:  # fmt: skip
+    """Yield the rows of a block of a file; see `read_rows`, and `Dialect` of labels' ``names``."""
+    dialect = _dialect(model, block.path, names, new_names)
+    for parsed in read_pieces(block, replace(dialect, needs_labels=needs_labels)):
         yield parsed.partition
 
 
-def _dialect(model: Model, path: str, new_names: Sequence[str] | None) -> Dialect:
+def _dialect(model: Model, path: str, names: Any, new_names: Sequence[str] | None) -> Dialect:
     """Return how the ids of a file are counted."""
     spec, stored = model.spec, model.header
     column = "" if stored.vectorizer is None else stored.vectorizer.settings.column
-    names = (*stored.label_names, *(new_names or ()))
     known = Dialect(
         features=spec.features,
         labels=spec.labels if new_names is None else len(names) or None,
@@ -64,7 +83,9 @@ def _dialect(model: Model, path: str, new_names: Sequence[str] | None) -> Dialec
     header = declared(path, text_column=column)
     if header is None:
         return replace(known, feature_base=stored.feature_base)
-    found = (header.features or spec.features, header.labels or spec.labels)
+    are_named = header.columns and stored.feature_names  # which are compared, not counted
+    features = spec.features if are_named else header.features or spec.features
+    found = (features, header.labels or spec.labels)
     if found != (spec.features, spec.labels if new_names is None else found[1]):
         problem = (
             f"its header has {found[0]} features and {found[1]} labels, the model has "
@@ -84,7 +105,8 @@ def evaluate_partitions(
     model
         What to evaluate.
     partitions
-        Host rows as parsed, not scaled, with the model's numbers of features and labels.
+        Host rows as parsed, not scaled, with the model's numbers of features and labels; labels
+        behind the model's count as missed.
     k
         The cut-offs.
 
@@ -113,5 +135,7 @@ def evaluate_partitions(
     weights = model.inverse_propensity
     for partition in partitions:
         ids, _ = model.predict_top_k(partition, sums.ks[-1])
+        if partition.labels.columns > weights.size:
+            weights = model.weights_of(partition.labels.columns)
         sums += metric_sums(ids, partition.labels, weights, sums.ks)
     return sums

@@ -8,7 +8,7 @@ import math
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from daskxml.core.arrays import Csr, Partition, Segment
 from daskxml.core.errors import ConfigError, InputError, ModelError
 from daskxml.core.hardware import usable_cores
 from daskxml.data.rows import concatenate, concatenate_csr, feature_blocks, label_csr, unit_rows
+from daskxml.data.tables import in_order
 from daskxml.kernels import get_kernels
 from daskxml.kernels.operands import BITS
 from daskxml.metrics import MetricSums, metric_sums, propensities
@@ -152,9 +153,13 @@ class Model:
     @property
     def inverse_propensity(self) -> npt.NDArray[np.float64]:
         """``(labels,)``: what a hit of each label counts in PSP@k and PSnDCG@k."""
-        header = self.header
+        return self.weights_of(self.label_counts.size)
+
+    def weights_of(self, labels: int) -> npt.NDArray[np.float64]:
+        """Return `inverse_propensity` of so many labels: no training row has those behind."""
+        header, more = self.header, max(0, labels - self.label_counts.size)
         constants = (header.propensity_a, header.propensity_b)
-        return propensities(self.label_counts, header.training_rows, *constants)
+        return propensities(np.pad(self.label_counts, (0, more)), header.training_rows, *constants)
 
     def predict(self, X: Any, top_k: int = 5) -> scipy.sparse.csr_matrix:
         """Score the best labels of each row.
@@ -220,7 +225,7 @@ class Model:
             See `text_rows`.
         """
         rows = self.text_rows(texts)
-        if count := rankings.empty_rows(rows):
+        if count := int(rankings.is_empty(rows).sum()):
             warnings.warn(rankings.unknown_texts(count, len(texts)), stacklevel=2)
         return self.predict_labels(rows, k)
 
@@ -464,7 +469,8 @@ class Model:
         (7, 9)
         """
         old, known = self.spec.labels, self.header.label_names
-        blocks = feature_blocks(X, self.spec.features)
+        self.check_new_names(names or ())
+        blocks = self._blocks(X)
         features = [self._segment(block).partition.features for block in blocks]
         labels = label_csr(_labels_of(X, Y), sum(block.rows for block in features), None)
         if labels.columns <= old:
@@ -488,6 +494,13 @@ class Model:
         spec, arrays = kind_of(self.spec).extended(self.spec, self.parameters, *given)
         header = replace(self.header, spec=spec, label_names=all_names)
         return replace(self, header=header, parameters=arrays, label_counts=given[1])
+
+    def check_new_names(self, names: Sequence[str]) -> None:
+        """Refuse names of new labels where those of the model have none."""
+        if names and not self.header.label_names:
+            raise ConfigError(
+                "the model's labels have no names: extend it without names of new ones"
+            )
 
     def compress(self, *, bits: int = 16, drop: float = DROP) -> Model:
         """Return a smaller model that ranks nearly the same labels.
@@ -566,7 +579,7 @@ class Model:
         >>> Model(header, weights, np.array([4, 6])).explain([[10.0, 0.0, 1.0]], 1)
         (array([0, 2], dtype=int32), array([40.,  6.]))
         """
-        blocks = list(feature_blocks(row, self.spec.features))
+        blocks = list(self._blocks(row))
         if len(blocks) != 1 or blocks[0].rows != 1:
             raise InputError("one row is explained at a time: give a matrix of one row")
         if not 0 <= label < self.spec.labels:
@@ -575,10 +588,13 @@ class Model:
         added = kind_of(self.spec).explain(self.spec, self.parameters, scaled, label)
         return scaled.indices, added
 
+    def _blocks(self, X: Any) -> Iterator[Csr]:
+        return feature_blocks(in_order(X, self.header.feature_names), self.spec.features)
+
     def _ranked(self, X: Any, k: int, rank_empty: bool) -> tuple[rankings.Ids, rankings.Scores]:
         """Rank labels by their scores, which are not calibrated."""
         check_rank(k, self.spec.labels)
-        blocks = feature_blocks(X, self.spec.features)
+        blocks = self._blocks(X)
         found = [self._rank(block, k, rank_empty) for block in blocks]
         if len(found) == 1:
             return found[0]
@@ -642,7 +658,7 @@ class Model:
             return np.maximum(np.log(found) - np.log1p(-found), _OUTSIDE)
 
     def _all_labels(self, X: Any, score: Callable[[list[Segment]], Any]) -> Any:
-        blocks = feature_blocks(X, self.spec.features)
+        blocks = self._blocks(X)
         found = [score([self._segment(block)]) for block in blocks]
         return np.concatenate([np.empty((0, self.spec.labels)), *found])
 
@@ -681,7 +697,7 @@ class Model:
             missing = ((0, 0), (0, k - ids.shape[1]))
             ids, scores = np.pad(ids, missing, constant_values=-1), np.pad(scores, missing)
         if not rank_empty:
-            ids[np.diff(features.indptr) == 0] = -1
+            ids[rankings.is_empty(features)] = -1
         scores[ids < 0] = -np.inf
         return ids, scores
 

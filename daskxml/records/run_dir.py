@@ -67,6 +67,7 @@ class RunDir:
 
     def __init__(self, path: Path | None, checkpoint: str | None) -> None:
         self.path, self.checkpoint = path, checkpoint
+        self.rows: Sequence[int] = ()  # checksums of training rows that are known at its start
         self._lock: IO[str] | None = None
 
     @classmethod
@@ -157,18 +158,19 @@ class RunDir:
         if self.path is not None:
             replace_text(self.path / RUN_FILE, config.to_toml())  # a resumed run has one already
             before = [] if self.checkpoint is None else read_starts(self.path)
-            write_starts(self.path, [*before, describe()])
+            write_starts(self.path, [*before, {**describe(), "rows": [*self.rows]}])
 
     def record(self, event: Mapping[str, Any]) -> None:
         """Record an event of `OF_STARTS` in the environment of the last start.
 
-        It has the hardware of some ``workers`` by their names, or the ``stages`` of the rows.
+        It has the hardware of some ``workers`` by their names, or the ``stages`` of the rows and
+        the checksums of the training partitions.
         """
         if self.path is not None and (starts := read_starts(self.path)):
             if event["kind"] == "equipment":
                 starts[-1]["workers"] = starts[-1].get("workers", {}) | event["workers"]
             else:
-                starts[-1]["stages"] = list(event["stages"])
+                starts[-1] |= {key: list(event[key]) for key in ("stages", "rows") if key in event}
             write_starts(self.path, starts)
 
     def history(self) -> list[dict[str, Any]]:
@@ -205,6 +207,22 @@ class RunDir:
         """Replace the history."""
         if self.path is not None:
             write_history(self.path / HISTORY_FILE, rows)
+
+
+def check_rows(path: str | Path, checksums: Sequence[int]) -> None:
+    """Refuse other training rows than those that a run began with, in as many partitions.
+
+    Raises
+    ------
+    ModelError
+        Saying so.
+    """
+    known = next((start["rows"] for start in read_starts(Path(path)) if start.get("rows")), None)
+    if isinstance(known, list) and len(known) == len(checksums) and known != [*checksums]:
+        raise ModelError(
+            f"{path}: the training rows are not those that the run began with: give the same "
+            "files, weights and [data], or begin another run"
+        )
 
 
 def write_history(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

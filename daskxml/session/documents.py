@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import starmap
 from typing import Any
 
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import ConfigError, InputError
-from daskxml.data.formats import format_of, holds_documents, plan_files, read_documents
+from daskxml.data.formats import (
+    FORMATS,
+    format_of,
+    holds_documents,
+    plan_files,
+    read_documents,
+)
 from daskxml.data.parse import Dialect
+from daskxml.data.reading import plan_source
 from daskxml.data.rows import matrix_partition, to_scipy
-from daskxml.data.settings import TextSettings
-from daskxml.data.tables import label_csr_of
+from daskxml.data.settings import DataSection, TextSettings
+from daskxml.data.tables import WEIGHTS, label_csr_of
 from daskxml.data.text import (
     CountedTexts,
     WordCounts,
@@ -21,6 +29,7 @@ from daskxml.data.text import (
     count_words,
     merge_counts,
 )
+from daskxml.models.rankings import warn_of_unknown
 from daskxml.session.setup import ColumnNames
 
 Found = tuple[WordCounts, frozenset[str]]  # words, and names of labels
@@ -40,7 +49,8 @@ def has_texts(config: RunConfig, given: Collection[str]) -> bool:
     InputError
         If the first file cannot be read.
     ConfigError
-        If test rows are none, or there are settings of texts, but no documents.
+        If test rows are none, documents have weights in their table, or there are settings of
+        texts, but no documents.
     """
     text, files = config.text, () if "train" in given else config.data.train
     is_table = bool(files) and format_of(files[0], config.data.format) != "text"
@@ -48,6 +58,9 @@ def has_texts(config: RunConfig, given: Collection[str]) -> bool:
         if given:
             problem = "training rows are documents, test rows are none"
             raise ConfigError(f"{problem}: give files of both")
+        if WEIGHTS in FORMATS[format_of(files[0], config.data.format)].names(files[0]):
+            problem = f"a column {WEIGHTS!r} beside documents is not read"
+            raise ConfigError(f"{files[0]}: {problem}: give the weights as data.weights")
         return True
     if text != TextSettings():
         place = files[0] if files else "training rows"
@@ -74,6 +87,7 @@ def vectorize_files(config: RunConfig) -> tuple[list[Partition], list[Partition]
     names = choose_columns(merge_names(list(starmap(find_names, counted))), config.text)
     weighed = (weigh_counted(*part, names) for part in counted)
     others = (vectorized(*part, names) for part in test)
+    warn_of_others(join_labels([label_names(*part) for part in test]), names)
     return list(starmap(matrix_partition, weighed)), list(starmap(matrix_partition, others)), names
 
 
@@ -86,9 +100,37 @@ def count_texts(
     return count_words(texts, TextSettings.of(settings)), labels
 
 
+def names_of_files(data: DataSection) -> ColumnNames:
+    """Return the names in files beside those of rows, or of the columns of a dense table.
+
+    Raises
+    ------
+    InputError
+        If a file cannot be read.
+    """
+    names = ColumnNames.read(data)
+    return names if names.features else replace(names, features=plan_source(data).columns)
+
+
 def find_names(counted: CountedTexts, labels: Sequence[Any]) -> Found:
     """Return how often each word occurs in some documents, and the names of their labels."""
-    return counted.totals(), frozenset(str(name) for row in labels for name in row)
+    return counted.totals(), label_names((), labels)
+
+
+def label_names(texts: Sequence[str], labels: Sequence[Any]) -> frozenset[str]:
+    """Return the labels of documents."""
+    return frozenset(str(name) for row in labels for name in row)
+
+
+def join_labels(found: Sequence[frozenset[str]]) -> frozenset[str]:
+    """Return the labels of all documents."""
+    return frozenset().union(*found)
+
+
+def warn_of_others(found: frozenset[str], names: ColumnNames) -> None:
+    """Warn where test documents have labels that no training document has."""
+    then = "left out of the metrics of this training, evaluate counts them"
+    warn_of_unknown(len(found.difference(names.labels)), then)
 
 
 def merge_names(found: Sequence[Found]) -> Found:

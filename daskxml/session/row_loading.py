@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from operator import getitem
 from typing import Any, Protocol, TypeVar
 
@@ -176,6 +177,8 @@ class Rows:
         Every worker holds every row.
     stages
         How they came there.
+    checksums
+        Of the training partitions.
     """
 
     facts: Facts
@@ -184,6 +187,7 @@ class Rows:
     label_counts: Any
     is_replicated: bool
     stages: tuple[StageRecord, ...] = ()
+    checksums: tuple[int, ...] = ()
 
     @property
     def training_rows(self) -> int:
@@ -245,9 +249,11 @@ def place_rows(config: RunConfig, rows: int, nbytes: int, workers: int) -> DataL
 
 def as_test_rows(data: DataSection, training: Facts) -> DataSection:
     """Return what to read for testing: the test files, with the columns of the training files."""
+    names: Any = data.feature_names or training.columns  # names, or the path of a file of them
     return replace(
         data,
         train=data.test,
+        feature_names=names,
         features=training.features,
         labels=training.labels,
         feature_base=1 if training.feature_base else 0,
@@ -409,10 +415,10 @@ def make_shards(
     tasks: Tasks, parsed: ParsedBlocks, recipe: Recipe, name: str, weights: Any = None
 ) -> Shards:
     """Shuffle parsed rows into ``recipe.pieces`` partitions."""
-    starts = np.concatenate([[0], np.cumsum([block.rows for block in parsed.counts])]).tolist()
+    edges = np.concatenate([[0], np.cumsum([block.rows for block in parsed.counts])]).tolist()
     split = [
-        tasks.submit(f"split-{name}-{i}", split_block, block, start, recipe, weights)
-        for i, (block, start) in enumerate(zip(parsed.blocks, starts[:-1], strict=True))
+        tasks.submit(f"split-{name}-{i}", split_block, block, *bounds, recipe, weights)
+        for i, (block, bounds) in enumerate(zip(parsed.blocks, pairwise(edges), strict=True))
     ]
     futures = []
     for part in range(recipe.pieces):

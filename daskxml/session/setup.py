@@ -186,7 +186,7 @@ def model_header(
         propensity_a=data.propensity_a,
         propensity_b=data.propensity_b,
         training=training,
-        feature_names=names.features,
+        feature_names=names.features or rows.facts.columns,
         label_names=names.labels,
         vectorizer=names.vectorizer,
     )

@@ -113,7 +113,7 @@ def test_lists_that_dask_has_made_texts_are_lists_again(client) -> None:
         client.gather(found.partitions(client, DataSection(features=3, labels=2)))
 
 
-@pytest.mark.parametrize("lazily", [True, False])
+@pytest.mark.parametrize("lazily", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_rows_may_be_a_pair(client, rows, lazily) -> None:
     pair = tuple(map(array_of, rows)) if lazily else rows
     one = {"training.trees": 1}
@@ -124,7 +124,15 @@ def test_rows_may_be_a_pair(client, rows, lazily) -> None:
 KINDS = ("arrays", "dense arrays", "sparse", "delayed", "pairs", "futures", "frame")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind
+        if kind in ("arrays", "frame", "futures")
+        else pytest.param(kind, marks=pytest.mark.slow)
+        for kind in KINDS
+    ],
+)
 def test_the_rows_are_those_of_the_matrices_in_their_order(client, rows, kind) -> None:
     found = find_rows(given(kind, *rows, client), "train")
     parts = client.gather(found.partitions(client, DataSection(features=300, labels=60)))
@@ -217,6 +225,25 @@ def test_bad_blocks_are_refused_with_their_place(client) -> None:
     for message, rows in cases.items():
         with pytest.raises(daskxml.InputError, match=message):
             daskxml.train(RUN, client=client, train=rows)
+
+
+def test_dense_frames_are_matched_by_the_names_of_their_columns(client) -> None:
+    pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    table = pd.DataFrame(np.random.default_rng(0).random((300, 3)), columns=["a", "b", "c"])
+    table["labels"] = table.to_numpy().argmax(axis=1)
+    train, test = (
+        dd.from_pandas(table[[*columns]], npartitions=2)
+        for columns in (("labels", "a", "b", "c"), ("c", "a", "labels", "b"))
+    )
+    plain = {"training.trees": 1, "data.normalize": "none"}
+    run = daskxml.train("tree", client=client, train=train, test=test, overrides=plain)
+    assert run.metrics["P@1"] > 0.85
+    assert run.model.header.feature_names == ("a", "b", "c")
+    rows = test[["c", "a", "b"]]
+    found = daskxml.predict(run.model, rows, k=1, client=client).compute()
+    assert (found != run.model.predict(table[["a", "b", "c"]], top_k=1)).nnz == 0
+    with pytest.raises(daskxml.InputError, match="no column 'b', which is a feature"):
+        daskxml.train("tree", client=client, train=train, test=test[["a", "c", "labels"]])
 
 
 def test_bad_frames_are_refused_with_their_place(client) -> None:

@@ -71,6 +71,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_host_program_is_as_it_was_and_hears_nothing(tmp_path):
     script = tmp_path / "host.py"
     script.write_text(HOST)
@@ -98,12 +99,14 @@ def test_matrices_give_matrices_and_arrays_give_arrays(fitted):
 
 
 def test_a_row_without_features_gets_no_labels(fitted):
-    X = sp.csr_matrix(np.diag([1.0] * 23 + [0.0]))
+    X = sp.csr_matrix(np.eye(24))
+    X.data[-1] = 0.0  # a zero that is stored is no feature
     model = fitted.model_
     assert [len(row) for row in fitted.predict_labels(X, k=2)] == [2] * 23 + [0]
     assert [len(row) for row in model.predict_labels(X, k=2)] == [2] * 23 + [0]
     assert model.predict(X, top_k=2).getnnz(axis=1).tolist() == [2] * 23 + [0]
     assert fitted.predict(X)[-1].nnz == 0
+    assert (model.choose_together(X)[0][-1] == -1).all()
     assert (model.choose(X)[0][-1] == -1).all()
     assert (model.predict_top_k(X, 2)[0] >= 0).all()  # metrics still rank it
 

@@ -147,7 +147,10 @@ def test_test_rows_have_the_columns_of_training_rows(matrices):
             daskxml.train("tree", train=train, test=test, workers=0)
 
 
-@pytest.mark.parametrize(("config", "number"), [("tree", "trees"), ("network", "epochs")])
+@pytest.mark.parametrize(
+    ("config", "number"),
+    [("tree", "trees"), pytest.param("network", "epochs", marks=pytest.mark.slow)],
+)
 def test_ctrl_c_ends_a_run_with_what_is_under_way(config, number, files, tmp_path):
     train, test = files
     command = [sys.executable, "-m", "daskxml", "train", config, train, "--test", test]
@@ -168,7 +171,9 @@ def test_ctrl_c_ends_a_run_with_what_is_under_way(config, number, files, tmp_pat
 
 
 @pytest.mark.parametrize("config", ["tree", "network"])
-@pytest.mark.parametrize("place", range(0, 12, 3))
+@pytest.mark.parametrize(
+    "place", [0, 9, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 6))]
+)
 def test_ctrl_c_is_a_request_wherever_it_comes(config, place, files, tmp_path):
     """Also between two statements of the loop that waits for it."""
     train, test = files

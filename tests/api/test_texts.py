@@ -21,6 +21,7 @@ import daskxml
 from daskxml.api.pipeline import Pipeline
 from daskxml.cli import main
 from daskxml.cli.data import held_out_rows
+from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.rows import to_scipy
 from daskxml.models.store import ModelHeader
 
@@ -73,6 +74,7 @@ def vectorize(
         return rows
 
 
+@pytest.mark.slow
 def test_every_input_gives_the_rows_of_scikit_learn(client: Client, files: dict[str, Path]) -> None:
     chosen = {"ngram_range": (1, 2), "min_df": 2, "sublinear_tf": True}
     expected = TfidfVectorizer(**chosen).fit_transform(TEXTS)
@@ -106,6 +108,32 @@ def test_documents_of_one_process_are_the_rows_of_a_cluster(
     assert here.metrics == there.metrics
     arrays = zip(here.model.parameters.items(), there.model.parameters.items(), strict=True)
     assert all(a == b and np.array_equal(x, y) for (a, x), (b, y) in arrays)
+
+
+def test_labels_of_test_documents_alone_are_told(
+    client: Client, files: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "test.jsonl").write_text('{"text": "a red bus", "labels": ["red", "new"]}\n')
+    given = {"train": files["csv"], "test": tmp_path / "test.jsonl"}
+    told = r"does not know 1 label of the rows: left out of the metrics"
+    for place in (client, None):
+        with pytest.warns(UserWarning, match=told):
+            daskxml.train(TREE, client=place, **given)
+
+
+def test_weights_of_documents_are_in_a_file_of_their_own(client: Client, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"text": TEXTS, "labels": [",".join(row) for row in NAMES]})
+    train, weights = tmp_path / "train.csv", np.ones(len(TEXTS))
+    frame.assign(sample_weight=weights).to_csv(train, index=False)
+    for place in (client, None):
+        with pytest.raises(ConfigError, match="a column 'sample_weight' beside documents"):
+            daskxml.train(TREE, client=place, train=train)
+    frame.to_csv(train, index=False)
+    np.save(tmp_path / "weights.npy", weights[:-1])
+    own = {"data.weights": str(tmp_path / "weights.npy")}
+    for place in (client, None):
+        with pytest.raises(InputError, match=r"[\d,]+ weights for [\d,]+ rows"):
+            daskxml.train(TREE, client=place, train=train, overrides=own)
 
 
 def test_a_model_of_texts_takes_texts(

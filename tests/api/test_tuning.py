@@ -24,6 +24,7 @@ def example(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str
     return names
 
 
+@pytest.mark.slow
 def test_trials_share_a_cluster_and_resume_in_another_process(
     client: Client, example: dict[str, Any], data: dict[str, Path], tmp_path: Path
 ) -> None:

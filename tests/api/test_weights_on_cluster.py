@@ -33,7 +33,10 @@ def share_first(run, X, label):
     return float((run.model.predict_top_k(X, 1)[0][:, 0] == label).mean())
 
 
-@pytest.mark.parametrize("kind", ["file", "table", "memory", "arrays"])
+@pytest.mark.parametrize(
+    "kind",
+    ["file", "arrays", *(pytest.param(n, marks=pytest.mark.slow) for n in ("table", "memory"))],
+)
 def test_rows_of_weight_zero_are_not_learned(client, data, rows, kind, tmp_path):
     X, Y, label, weights = rows
     sections, train = RUN, data["train"]

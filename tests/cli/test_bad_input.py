@@ -99,7 +99,7 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "resume on other rows": (
         ("train", "--resume", "other-rows", "--set", "data.validation=0.1", *RESUME),
-        "has 60 training rows, the data 54: give the same",
+        "other-rows: the training rows are not those that the run began with: give the same files",
     ),
     "resume of a folder": (("train", "--resume", "folder"), "folder: no run to resume here"),
     "resume elsewhere": (("train", "--resume", "run", "--out", "x"), "name two directories"),

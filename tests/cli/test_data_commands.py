@@ -50,9 +50,9 @@ def test_evaluate_prints_what_the_model_says(world, capsys, name):
 def test_kernels_that_are_compiled_are_told_beside_the_output(world, capsys, monkeypatch):
     folder, _, _ = world
 
-    def compiled(*arguments):  # in the place of kernels, which are in the cache
+    def compiled(*arguments, **more):  # in the place of kernels, which are in the cache
         njit(lambda x: x + 1)(1)
-        return evaluate_partitions(*arguments)
+        return evaluate_partitions(*arguments, **more)
 
     monkeypatch.setattr("daskxml.cli.data.evaluate_partitions", compiled)
     assert main(["evaluate", str(folder / "model"), str(folder / "test.txt"), "--json"]) == 0

@@ -146,6 +146,7 @@ BAD: dict[str, tuple[Any, int, str]] = {
     "no rows": ({"rows": []}, 422, "rows: "),
     "unknown words": ({"rows": [ONE], "topk": 5}, 422, "topk: "),
     "no features": ({"rows": [ONE, {"ids": []}]}, 422, "row 1: it has no features"),
+    "zeros": ({"rows": [{"ids": [3], "values": [0]}]}, 422, "row 0: it has no features"),
     "neither": ({"rows": [{}]}, 422, "row 0: give its features either as ids or as names"),
     "both": ({"rows": [{"ids": [1], "names": ["word 1"]}]}, 422, "either as ids or as names"),
     "unknown id": ({"rows": [{"ids": [40]}]}, 422, "feature 40: the model has 0 to 39"),
@@ -423,7 +424,7 @@ def test_a_newer_model_answers_and_no_request_is_lost(served: Served) -> None:
     assert len(seen) == 2
 
 
-@pytest.mark.parametrize("name", ["model", "model.zip"])
+@pytest.mark.parametrize("name", [pytest.param("model", marks=pytest.mark.slow), "model.zip"])
 def test_a_calibration_is_taken_at_a_signal(tmp_path: Path, name: str) -> None:
     question, model = query_of(rows_of(1), k=1), model_of(0)
     with serving(model, tmp_path / name) as served:

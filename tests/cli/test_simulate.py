@@ -43,6 +43,7 @@ def test_a_simulated_run_is_evaluated_like_a_real_one(files, tmp_path, capsys):
     assert "holds a run already" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_calibrates_another(files, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     costs = ["--speeds", "1,0.5", "--cost", "1e-3,1e-4,0", "--jitter", "0"]

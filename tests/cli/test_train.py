@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -154,6 +155,31 @@ def test_a_table_of_texts_goes_in_as_it_is(command, tags, tmp_path, capsys):
     assert sorted(found) == ["bus", "green"]
     assert main(["calibrate", out, "--json"]) == 0  # on the rows that were held out, read again
     capsys.readouterr()
+
+
+@pytest.mark.filterwarnings("default")
+def test_labels_that_training_has_not_seen_are_missed_everywhere(tags, tmp_path, capsys):
+    out, other, test = str(tmp_path / "run"), str(tmp_path / "other"), tmp_path / "test.jsonl"
+    rows = [json.loads(line) for line in Path(tags).read_text().splitlines()[:40]]
+    for row in rows[:9]:
+        row["labels"] += ["ripe", "new"][: 1 + (row is rows[0])]
+    test.write_text("\n".join(map(json.dumps, rows)))
+    told = "daskxml: warning: the model does not know 2 labels of the rows: "
+    assert main(["train", "best", tags, "--test", str(test), "--out", out]) == 0
+    assert capsys.readouterr().err.count(f"{told}left out of the metrics of this training") == 1
+    assert main(["evaluate", out, str(test), "--json"]) == 0
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    assert shown.err == f"{told}they count as missed\n"
+    given = [row["text"] for row in rows], [row["labels"] for row in rows]
+    same = daskxml.XMLClassifier.load(out)
+    metrics = ("P@1", "P@3", "nDCG@5", "PSP@1", "PSnDCG@5", "recall@5")
+    assert all(daskxml.make_scorer(name)(same, *given) == found[name] for name in metrics)
+    assert found["recall@5"] < 1.0
+    assert main(["calibrate", out, str(test), "--out", other]) == 0
+    assert capsys.readouterr().err == f"{told}left out\n"
+    assert main(["verify", out, "--data", str(test)]) == 0  # its history leaves them out
+    assert daskxml.load(other).header.decisions.measured["rows"] == 40
 
 
 def test_settings_of_texts_need_texts(tags, tmp_path, capsys):

@@ -1,5 +1,7 @@
 """The record of a run on a real cluster, recomputed by the text of the paper."""
 
+import pytest
+
 import daskxml
 from daskxml.data.rows import to_scipy
 from daskxml.data.synthetic import SyntheticSpec, generate
@@ -13,6 +15,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_weights_and_sizes_are_those_of_the_printed_algorithms(client):
     (part, *_) = generate(ROWS)
     rows = daskxml.Matrices(to_scipy(part.features), to_scipy(part.labels))

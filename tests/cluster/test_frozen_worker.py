@@ -6,6 +6,8 @@ import threading
 import time
 from contextlib import suppress
 
+import pytest
+
 import daskxml
 from daskxml.cluster import scheduler_plugin
 from daskxml.data.synthetic import SyntheticSpec, write_xml
@@ -70,6 +72,7 @@ def test_one_that_holds_the_run_up_is_started_again(tmp_path, monkeypatch):
             assert any("worker 1, which is silent" in text for text in warnings), (kind, state)
 
 
+@pytest.mark.slow
 def test_one_with_a_value_of_another_program_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(scheduler_plugin, "GIVE_UP_S", 1.0)
     path = write_xml(tmp_path / "train.txt", SPEC, "train")

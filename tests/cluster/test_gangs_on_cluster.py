@@ -25,6 +25,7 @@ Data = dict[str, Path]
 Values = dict[str, Any]
 
 JOINT = ["adasum", "asynchronous", "central", "crossbow", "mirrored"]
+AT_LEAST = ["adaptive-hogbatch", "adaptive-sgd", "adasum", "asynchronous"]  # the others are slow
 
 
 @pytest.fixture
@@ -55,7 +56,10 @@ def changes_of(events: list[Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("residency", ["replicate", pytest.param("shard", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("strategy", ROW_STRATEGIES)
+@pytest.mark.parametrize(
+    "strategy",
+    [n if n in AT_LEAST else pytest.param(n, marks=pytest.mark.slow) for n in ROW_STRATEGIES],
+)
 def test_every_strategy_accounts_for_every_row(
     client: Client, data: Data, values: Values, strategy: str, residency: str
 ) -> None:
@@ -138,7 +142,7 @@ def lose_the_connection() -> None:
     raise ConnectionResetError("for a test")
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("strategy", ["mirrored", "asynchronous"])
 def test_a_worker_is_killed_in_the_middle_of_a_gang(
     client: Client, data: Data, values: Values, strategy: str, rank: int
@@ -169,7 +173,7 @@ def test_a_gang_that_breaks_although_nobody_is_lost_is_done_again(
     np.testing.assert_array_equal(replay.flat_model(run), expected)
 
 
-@pytest.mark.parametrize("strategy", ["mirrored", "crossbow"])
+@pytest.mark.parametrize("strategy", ["mirrored", pytest.param("crossbow", marks=pytest.mark.slow)])
 def test_a_worker_joins(
     data: Data, values: Values, tmp_path: Path, stop_once_joined: Any, strategy: str
 ) -> None:

@@ -152,6 +152,7 @@ def test_a_worker_is_killed_in_the_middle_of_an_epoch(
     assert max(worked(run.history, other)) >= hit["megabatch"]
 
 
+@pytest.mark.slow
 def test_workers_join_and_the_run_goes_on_from_a_checkpoint(data: Data, tmp_path: Path) -> None:
     out, first = tmp_path / "run", {"a": pools.REPLICA}
     later = {"b": {"resources": {"cpu-pool": 1}}, "c": pools.REPLICA}

@@ -175,7 +175,9 @@ def test_a_worker_is_killed(
     check_run(run, data, values)
 
 
-@pytest.mark.parametrize(("method", "at_call"), [("lease", 5), ("training_loss", 3)])
+@pytest.mark.parametrize(
+    ("method", "at_call"), [("lease", 5), pytest.param("training_loss", 3, marks=pytest.mark.slow)]
+)
 def test_a_worker_is_killed_that_held_shards(
     client: Client, data: Data, values: Values, method: str, at_call: int
 ) -> None:

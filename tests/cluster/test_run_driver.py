@@ -300,12 +300,3 @@ def test_a_run_waits_for_a_worker_that_writes_its_history() -> None:
     there = iter([[], ["a worker"]])
     writer: Any = SimpleNamespace(_infos=lambda: next(there), _refused=0)
     assert asyncio.run(HistoryWriter._next_worker(writer)) == "a worker"
-
-
-def test_the_rows_of_a_client_that_is_gone_are_released() -> None:
-    plugin: Any = object.__new__(RunSchedulerPlugin)
-    released: list[str] = []
-    plugin.keepers, plugin.owners = {"gone", "here"}, {}
-    plugin.shared = SimpleNamespace(release=released.append)
-    plugin.remove_client(cast("Any", None), "gone")
-    assert (plugin.keepers, released) == ({"here"}, ["gone"])

@@ -55,6 +55,7 @@ def test_a_detached_run_without_a_directory_keeps_its_trees(
     check_same(daskxml.attach(name, client=client).follow(), expected)
 
 
+@pytest.mark.slow
 def test_rows_that_are_held_out_calibrate_the_model(
     client: Client, data: Data, tmp_path: Path
 ) -> None:
@@ -94,7 +95,7 @@ def die_in(task: str) -> Any:
     return arm
 
 
-@pytest.mark.parametrize("task", ["fit", "rank"])
+@pytest.mark.parametrize("task", ["fit", pytest.param("rank", marks=pytest.mark.slow)])
 def test_a_worker_is_killed(client: Client, data: Data, expected: daskxml.Run, task: str) -> None:
     client.run(die_in(task), workers=[next(iter(client.scheduler_info()["workers"]))])
     run = daskxml.train(VALUES, client=client, **data)

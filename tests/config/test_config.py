@@ -371,6 +371,15 @@ def test_resolved_run_round_trips_exactly(seed, name, files, epochs, hidden, bud
     assert load_run_config(config) == config
 
 
+@pytest.mark.parametrize("bounds", [{"max_df": 1}, {"min_df": 1.0}])
+def test_one_document_is_not_a_share_of_one(bounds):
+    config = load_run_config(LIMIT | {"text": bounds})
+    assert repr(config.changes()["text"]) == repr(bounds)
+    again = load_run_config(tomllib.loads(config.to_toml())).text
+    assert repr(again) == repr(config.text)
+    assert config.text != load_run_config(LIMIT).text
+
+
 @pytest.mark.parametrize("kind", [DataSection, EvaluationSection, ClusterSection])
 def test_defaults_are_in_range(kind):
     assert decode(kind, {}) == kind()

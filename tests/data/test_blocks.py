@@ -2,6 +2,7 @@
 
 import gzip
 import threading
+import zipfile
 from pathlib import Path
 
 import fsspec
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daskxml.core.errors import InputError
+from daskxml.data import formats
 from daskxml.data.blocks import (
     PADDING,
     Block,
@@ -23,6 +25,7 @@ from daskxml.data.blocks import (
     read_texts,
 )
 from daskxml.data.formats import plan_files
+from daskxml.data.parse import Dialect
 
 # Packed at no time: these bytes name tests, and parallel test processes must agree on the names.
 EMPTY_GZIP = gzip.compress(b"", mtime=0)
@@ -51,6 +54,27 @@ def test_blocks_cut_as_fsspec_does(lines: list[bytes], block_bytes: int, ended: 
             assert text_of(block) == theirs
             assert not theirs or count_lines_before(block) == lines_before
             lines_before += theirs.count(b"\n")
+
+
+@pytest.mark.parametrize("cache", ["", "simplecache::"])
+def test_files_in_archives_are_read_by_their_own_names(tmp_path, cache: str) -> None:
+    rows, table = b"0 1:1\n1 2:1\n", b'labels,features\n"0,1",2:0.5\n'
+    with zipfile.ZipFile(tmp_path / "rows.gz", "w") as archive:  # not the name that counts
+        for name in ("in/a.txt", "in/b.txt", "c.txt.gz", "d.csv.gz", "d.csv"):
+            body = table if "csv" in name else rows
+            archive.writestr(name, gzip.compress(body) if name.endswith(".gz") else body)
+    whole = f"::{tmp_path / 'rows.gz'}"
+    blocks = plan_files([f"{cache}zip://in/*.txt{whole}"], 6)
+    assert [block.path for block in blocks[::2]] == [
+        f"{cache}zip://in/{name}.txt{whole}" for name in "ab"
+    ]
+    assert b"".join(map(text_of, blocks)) == rows * 2
+    (packed,) = plan_files([f"{cache}zip://c.txt.gz{whole}"], 6)
+    assert (packed.stop, text_of(packed)) == (None, rows)
+    tables = plan_files([f"{cache}zip://*.csv*{whole}"], 99)
+    assert [block.format for block in tables] == ["csv", "csv"]
+    dialect = Dialect(features=3, labels=2)
+    assert [formats.read_block(block, dialect).labels.nonzeros for block in tables] == [2, 2]
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])

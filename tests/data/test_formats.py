@@ -30,7 +30,7 @@ from daskxml.data.reading import plan_source
 from daskxml.data.rows import concatenate, find_bad_row
 from daskxml.data.settings import DataSection
 from daskxml.data.side_files import ids_by_name
-from daskxml.data.tables import Parts
+from daskxml.data.tables import Parts, columns_to_read
 from harness.rows_here import read_here
 from harness.table_files import WRITERS, Rows, as_text
 
@@ -152,6 +152,46 @@ def test_dense_tables_have_a_feature_in_each_column(tmp_path) -> None:
         assert blocks[0].features.indices.tolist() == [1, 2, 0]
         assert blocks[0].features.data.tolist() == [3, 1, 1]
         assert inspect_file(str(tmp_path / name)).features == 3
+
+
+def dense(columns: list[str]) -> dict[str, list[float]]:
+    values = {"labels": [1, 0], "x": [0.5, 0.0], "y": [3.0, 0.25], "z": [0.0, 7.0]}
+    return {name: values.get(name, [1.0, 2.0]) for name in columns}
+
+
+def write_dense(path: Path, columns: list[str]) -> str:
+    table = pa.table(dense(columns))
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+    elif path.suffix == ".csv":
+        rows = zip(*dense(columns).values(), strict=True)
+        path.write_text("\n".join([",".join(columns), *(",".join(map(str, r)) for r in rows)]))
+    else:
+        path.write_text("\n".join(map(json.dumps, table.to_pylist())))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["b.parquet", "b.csv", "b.jsonl"])
+def test_dense_tables_are_matched_by_the_names_of_their_columns(tmp_path, name) -> None:
+    first = write_dense(tmp_path / "a.csv", ["labels", "x", "y", "z"])
+    other = write_dense(tmp_path / name, ["z", "x", "labels", "y"])
+    (one, two), facts = read_here(DataSection(train=(first, other)))
+    assert facts.columns == ("x", "y", "z")
+    assert_same(one, two)
+    assert inspect_file([first, other]).features == 3
+    assert_same(read(other, Dialect(feature_names=facts.columns, features=3, labels=2)), two)
+    for columns, problem in {
+        ("labels", "", "y", "z"): "a column without a name; it has 'labels', '', 'y', 'z'; name it",
+        ("labels", "x", "z"): "no column 'y', which is a feature; it has 'labels', 'x', 'z'",
+        ("labels", "x", "y", "z", "w"): "column 'w' is none of the 3 features; leave it out",
+    }.items():
+        other = write_dense(tmp_path / name, [*columns])
+        with pytest.raises(InputError, match=problem):
+            read_here(DataSection(train=(first, other)))
+    frame = pa.table(dense(["z", "x", "labels", "y"]))
+    known = columns_to_read(frame.column_names, Dialect(feature_names=facts.columns))
+    found = read_frame(frame, known, Dialect(features=3, labels=2)).partition
+    assert_same(found, two)
 
 
 NAMED = {"labels": [["red", "dark blue"], ["green"]], "indices": [["sun", "sea"], []]}
@@ -299,6 +339,7 @@ def test_bad_lines_are_refused_with_their_number(tmp_path, name, line, words, bl
         ('{"labels": [0], "values": [1]}', "'indices' is missing, but other rows have it"),
         ('{"labels": [0], "indices": [1], "values": null}', "'values' is null, but other rows"),
         ('{"labels": null, "indices": [1], "values": [2]}', "'labels' is null, but other rows"),
+        ('{"labels": [0], "indices": [1], "sample_weight": 2}', "'sample_weight' is not in the fi"),
         (
             '{"labels": "0", "indices": [1], "values": [2]}',
             "'labels' is '0' .cannot mix",
@@ -540,6 +581,10 @@ def test_dense_json_lines_and_lists_of_ids_as_texts(tmp_path) -> None:
     [rows], facts = read_here(DataSection(train=(str(tmp_path / "a.jsonl"),)))
     assert (facts.features, facts.feature_base, facts.shift) == (2, 0, 0)
     assert rows.features.indices.tolist() == [0, 1]
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write('{"x": 1, "y": 2, "z": 3, "labels": [1]}\n')
+    with pytest.raises(InputError, match=r"a\.jsonl:3: 'z' is not in the first row: give all rows"):
+        read_here(DataSection(train=(str(tmp_path / "a.jsonl"),)))
     pq.write_table(pa.table({"labels": ["0"], "indices": ["4 2"]}), tmp_path / "a.parquet")
     assert read(tmp_path / "a.parquet", Dialect()).features.indices.tolist() == [2, 4]
 

@@ -14,6 +14,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,7 +27,7 @@ import daskxml
 from daskxml.api.in_process import simulate, train_here
 from daskxml.cli.asgi import create_app
 from daskxml.config import load_run_config
-from daskxml.core.errors import DaskxmlError, InputError
+from daskxml.core.errors import DaskxmlError, InputError, ModelError
 from daskxml.data.formats import plan_files, read_block
 from daskxml.data.parse import Dialect, parse_bytes
 from daskxml.data.settings import load_card
@@ -36,8 +37,7 @@ from daskxml.models.tensors import read_tensors, write_tensors
 from daskxml.models.trained import Model
 from daskxml.observe.report import read_run
 from daskxml.records.checkpoint import read_checkpoint
-from daskxml.records.environment import read_starts
-from daskxml.records.run_dir import HISTORY_FILE, RunDir
+from daskxml.records.run_dir import HISTORY_FILE, RunDir, check_rows
 from daskxml.records.verification import verify
 from harness.bad_files import GOOD, RUN_FILE
 from harness.naive_parser import assert_agree
@@ -141,9 +141,18 @@ class Reader:
     name: str = "file"
 
 
-def _rows(path: Path) -> None:
+def _rows(path: Path, **counted: Any) -> None:
     for block in plan_files([str(path)], 1 << 20):
-        read_block(block, Dialect())
+        read_block(block, Dialect(**counted))
+
+
+def _dense(path: Path) -> None:
+    _rows(path, feature_names=("y", "x"), features=2)
+
+
+def _environment(path: Path) -> None:
+    with suppress(ModelError):  # other rows
+        check_rows(path.parent, [1])
 
 
 def _text(path: Path) -> None:
@@ -247,6 +256,7 @@ def _read_request(path: Path) -> None:
 
 
 DAMAGES = {"jsonl": damage_json} | dict.fromkeys(("arrow", "npz", "parquet"), damage_binary)
+DENSE = b'{"labels": [1], "x": 0.5, "y": 0}\n{"y": -1e3, "labels": [0, 2], "x": 0}\n'
 BUNDLES = ("network", "8 bits", "trees", "mixture")
 READERS = {
     "text": Reader(b"\n".join(GOOD.splitlines()[1:13]), _text),
@@ -258,7 +268,7 @@ READERS = {
     "card": Reader(b"", lambda path: load_card(str(path)), name="card.toml"),
     "history": Reader(HISTORY_FILE, lambda path: verify(path.parent), damage_json),
     "report": Reader(HISTORY_FILE, lambda path: read_run(path.parent, "run"), damage_json),
-    "environment": Reader("environment.json", lambda path: read_starts(path.parent), damage_json),
+    "environment": Reader("environment.json", _environment, damage_json),
     "model": Reader("model.json", lambda path: read_model(path.parent), damage_json),
     "tensors": Reader("model.safetensors", lambda path: read_model(path.parent), damage_binary),
     "checkpoint": Reader("checkpoints", _read_checkpoint, _damage_checkpoint),
@@ -267,6 +277,8 @@ READERS = {
         name: Reader(name, _rows, DAMAGES.get(name.rpartition(".")[2], damage_bytes))
         for name in WRITERS
     },
+    "dense.csv": Reader(b'labels,x,y\n1,0.5,0\n"0,2",0,-1e3\n', _dense, name="dense.csv"),
+    "dense.jsonl": Reader(DENSE, _dense, damage_json, name="dense.jsonl"),
 }
 
 

@@ -57,7 +57,8 @@ def shuffled_rows(path: Path, seed: int) -> Partition:
         shift=0,
         normalize="l2",
     )
-    return join_pieces(split_block(read_block(block, dialect), 0, recipe), 0, recipe)
+    rows = read_block(block, dialect)
+    return join_pieces(split_block(rows, 0, rows.rows, recipe), 0, recipe)
 
 
 def lease_rate(

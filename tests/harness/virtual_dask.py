@@ -546,7 +546,9 @@ def train(
 
     async def load(*args: Any) -> LoadedData:
         futures = [SimpleNamespace(release=lambda: None) for _ in range(5)]
-        facts: Any = SimpleNamespace(rows=sum(ROWS), nonzeros=4 * sum(ROWS), feature_base=0)
+        facts: Any = SimpleNamespace(
+            rows=sum(ROWS), nonzeros=4 * sum(ROWS), feature_base=0, columns=()
+        )
         train, test = Shards(futures[:2], ROWS), Shards(futures[2:4], TEST_ROWS)
         spec = config.model_spec(50, 20)
         return LoadedData(spec, Rows(facts, train, test, futures[4], is_replicated))

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from daskxml.api.in_process import train_here
+from daskxml.core.errors import InputError
 from daskxml.data.synthetic import SyntheticSpec, generate
+from daskxml.models.rows import evaluate_partitions, read_rows
 from harness.table_files import WRITERS, Rows, as_text
 
 SPEC = SyntheticSpec(rows=200, test_rows=40, features=60, labels=9, seed=3)
@@ -47,6 +49,38 @@ def trained(files, name):
 @pytest.fixture(scope="module")
 def expected(files):
     return trained(files, "rows.svm")
+
+
+def test_a_model_knows_the_columns_of_a_dense_table_by_name(tmp_path) -> None:
+    """Whatever their order is: of test rows, of files to score, and of data frames."""
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame(np.random.default_rng(0).random((300, 3)), columns=["a", "b", "c"])
+    labels = table.to_numpy().argmax(axis=1)
+    table.assign(labels=labels).to_csv(tmp_path / "train.csv", index=False)
+    turned = table[["c", "a", "b"]]
+    turned.assign(labels=labels).to_csv(tmp_path / "test.csv", index=False)
+    run = train_here(
+        "tree", train=str(tmp_path / "train.csv"), test=str(tmp_path / "test.csv"),
+        overrides={"training.trees": 1, "data.normalize": "none"},
+    )  # fmt: skip
+    model = run.model
+    assert model.header.feature_names == ("a", "b", "c")
+    assert run.metrics["P@1"] > 0.85
+    (tmp_path / "names.txt").write_text("b\nc\na\n")  # another order, which ids have then
+    named = train_here(
+        "tree", train=str(tmp_path / "train.csv"), test=str(tmp_path / "test.csv"),
+        overrides={"training.trees": 1, "data.normalize": "none",
+                   "data.feature_names": str(tmp_path / "names.txt")},
+    )  # fmt: skip
+    assert named.model.header.feature_names == ("b", "c", "a")
+    assert named.metrics["P@1"] > 0.85
+    rows = read_rows(model, [str(tmp_path / "test.csv")])
+    assert evaluate_partitions(model, rows).result()["P@1"] == run.metrics["P@1"]
+    assert (model.predict(turned) != model.predict(table.to_numpy())).nnz == 0
+    with pytest.raises(InputError, match="X lacks the column 'b'"):
+        model.predict(table[["a", "c"]])
+    with pytest.raises(InputError, match="X has, beside the model's features, the column 'd'"):
+        model.predict(table.assign(d=1.0))
 
 
 @pytest.mark.parametrize("name", WRITERS)

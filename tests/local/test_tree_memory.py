@@ -57,6 +57,7 @@ def trained(room_mib: int) -> list[int]:
     return [int(each) for each in json.loads(done.stdout.splitlines()[-1])]
 
 
+@pytest.mark.slow
 def test_a_tree_keeps_to_its_memory_and_stays_the_same() -> None:
     above, bits = trained(0)
     assert above > 24 << 20

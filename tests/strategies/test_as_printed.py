@@ -21,7 +21,7 @@ SMALL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("threshold", [0.1, 1e-4])
+@pytest.mark.parametrize("threshold", [0.1, pytest.param(1e-4, marks=pytest.mark.slow)])
 def test_the_record_follows_from_itself(threshold):
     (part, *_) = generate(ROWS)
     given = {**SMALL, "strategy.perturbation_threshold": threshold}

@@ -171,7 +171,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         sample_weight
             ``(rows,)``: what each row counts in the loss (`daskxml.data.side_files`); None: 1.
         eval_set
-            ``(X, y)`` that are scored after every epoch.
+            ``(X, y)`` that are scored after every epoch, but for labels that are not in ``y``.
         model
             What to continue from: a fitted `XMLClassifier`, a `daskxml.Model`, or its directory.
             Labels that are new follow its own, whose scores stay until they are trained. To label
@@ -243,9 +243,9 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         if eval_set is None:
             return None
         X, y = pair_of(eval_set)
-        X, indicator = self._check_features(X, reset=False), labels.encode(y)
+        X, indicator = self._check_features(X, reset=False), labels.encode_known(y, "left out")
         check_lengths(X.shape[0], indicator.shape[0])
-        return Matrices(X, indicator[:, : len(labels.classes)])
+        return Matrices(X, indicator)
 
     def _train(
         self, config: RunConfig, labels: LabelSet, rows: Any, test: Any,
@@ -317,10 +317,9 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
                 "calibrate is for rows of several labels: for one label a row take scikit-learn's "
                 "CalibratedClassifierCV"
             )
-        indicator = self.labels_.encode(y)
+        indicator = self.labels_.encode_known(y, "left out")
         check_lengths(X.shape[0], indicator.shape[0])
-        known = indicator[:, : len(self.classes_)]  # no prediction hits the others
-        self.model_ = self.model_.calibrate(X, known, k=k, f1=f1)
+        self.model_ = self.model_.calibrate(X, indicator, k=k, f1=f1)
         return self
 
     # -------------------------------------------------------------- prediction

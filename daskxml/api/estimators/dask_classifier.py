@@ -20,6 +20,7 @@ from daskxml.api.estimators.labels import LabelsError, LabelSet, check_lengths, 
 from daskxml.api.estimators.settings import DEFAULT_METRIC, ranked_sums, resolve_settings
 from daskxml.core.errors import ConfigError, InputError
 from daskxml.data.formats import lists_again
+from daskxml.models.rankings import warn_of_unknown
 
 Pair = tuple[Any, Any]  # delayed blocks of rows and of their labels
 
@@ -210,13 +211,13 @@ def _encoded(
     """
     blocks, sizes = row_blocks(client, X, name)
     targets = _label_blocks(y, sizes, name)
-    if known is None:
-        find = delayed(_find_labels, pure=False)
-        known, *others = compute(*[find(block) for block in targets], scheduler=client)
-        for other in others:
-            known = known.joined(other)
-        if not len(known.classes):
-            raise LabelsError("y: no row has a label, so there is nothing to learn")
+    find = delayed(_find_labels, pure=False)
+    found = reduce(LabelSet.joined, compute(*[find(y) for y in targets], scheduler=client))
+    if known is not None:
+        warn_of_unknown(len(known.grown(found).classes) - len(known.classes), "left out")
+    elif not len(found.classes):
+        raise LabelsError("y: no row has a label, so there is nothing to learn")
+    known = known or found
     encode = delayed(_encode, pure=False)
     labels = delayed(known, pure=False)
     pairs = [

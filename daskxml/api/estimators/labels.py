@@ -32,6 +32,7 @@ from sklearn.utils.validation import check_array, column_or_1d
 
 from daskxml.core.errors import InputError
 from daskxml.data.rows import check_targets
+from daskxml.models.rankings import warn_of_unknown
 
 COLUMN_VECTOR = "A column-vector y was passed when a 1d array was expected: it is taken as one"
 COMMAS = (
@@ -110,6 +111,12 @@ class LabelSet:
         Labels that are not among these have columns after all others: no prediction hits them.
         """
         return read_labels(y, may_be_none=True).aligned(self)
+
+    def encode_known(self, y: Any, then: str) -> scipy.sparse.csr_matrix:
+        """Return the indicator of these labels alone; warn of others, ``then`` what is done."""
+        indicator, known = self.encode(y), len(self.classes)
+        warn_of_unknown(indicator.shape[1] - known, then)
+        return indicator[:, :known]
 
     def joined(self, other: LabelSet) -> LabelSet:
         """Return the labels of both, in sorted order.
@@ -276,8 +283,13 @@ def _single(y: Any) -> GivenLabels:
     array = column_or_1d(y, warn=True)
     if array.dtype.kind == "f":
         check_array(array, ensure_2d=False, dtype=None, input_name="y")
-    check_classification_targets(array)
-    classes, columns = np.unique(array, return_inverse=True)
+    try:
+        check_classification_targets(array)
+        classes, columns = np.unique(array, return_inverse=True)
+    except TypeError:  # they have no order
+        row = int(np.argmax([type(label) is not type(array[0]) for label in array]))
+        found = f"y: labels like {array[0]!r:.40} and, in row {row}, {array[row]!r:.40}"
+        raise LabelsError(f"{found}: give all labels as names or all as ids") from None
     parts = [part.strip() for label in classes.tolist() for part in str(label).split(",")]
     if len(set(parts)) < len(parts):
         warnings.warn(COMMAS, UserWarning, stacklevel=4)

@@ -15,7 +15,7 @@ from daskxml.config import DEFAULT_RUN_FILE, RunConfig, load_run_config
 from daskxml.config.sections import metric_rank
 from daskxml.core.errors import ConfigError
 from daskxml.data.rows import label_csr
-from daskxml.metrics import MetricSums, metric_sums, propensities
+from daskxml.metrics import MetricSums, metric_sums
 from daskxml.models.kinds import TRAINED
 
 DEFAULT_METRIC = "P@1"
@@ -75,10 +75,7 @@ def ranked_sums(estimator: Any, X: Any, y: Any, metric: str) -> MetricSums:
     model, truth = estimator.model_, estimator.labels_.encode(y)
     ids, _ = model.predict_top_k(estimator.check_rows(X), min(k, model.spec.labels))
     check_lengths(len(ids), truth.shape[0])
-    counts = np.zeros(truth.shape[1], np.int64)
-    counts[: model.label_counts.size] = model.label_counts
-    header = model.header
-    weights = propensities(counts, header.training_rows, header.propensity_a, header.propensity_b)
+    weights = model.weights_of(truth.shape[1])
     return metric_sums(ids, label_csr(truth, *truth.shape), weights, (k,))
 
 

@@ -69,6 +69,11 @@ def test_the_form_of_labels_is_recognized(y, form):
         ([[], [], []], "y: no row has a label"),
         (None, "y to be passed"),
         (np.array([0.5, 1.5, 2.5]), "Unknown label type"),
+        (
+            np.array(["a", "b", 7], object),
+            "y: labels like 'a' and, in row 2, 7: give all labels as names or",
+        ),
+        (pd.Series(["a", None, "b"], dtype=object), "like 'a' and, in row 1, None: give"),
     ],
 )
 def test_labels_that_cannot_be_used_are_refused_in_a_line(y, message):

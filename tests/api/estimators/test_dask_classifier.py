@@ -105,11 +105,16 @@ def test_names_in_lists_and_an_eval_set(client) -> None:
     assert len(classifier.evals_result_["validation"]["P@1"]) == len(classifier.history_)
     assert classifier.predict_labels(X[51:52], k=1) == [["b"]]
     assert classifier.score(*pair) == classifier.score(X, lists)
-    lists[:2] = [["new"], ["b", "new"]]
+    lists[:2], lists[-1:] = [["new"], ["b", "new"]], [["newer"]]  # in two blocks
+    tests = pair[0], arrays(lists, np.array)
+    told = r"does not know 2 labels of the rows: left out$"
+    with pytest.warns(UserWarning, match=told):
+        classifier.fit(*pair, eval_set=tests)
     recall = classifier.set_params(eval_metric="recall@2")
     assert recall.score(pair[0], arrays(lists, np.array)) == recall.score(X, lists) < 1.0
 
 
+@pytest.mark.slow
 def test_lists_in_a_series_are_those_that_were_given(client) -> None:
     pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
     X, Y = rows()

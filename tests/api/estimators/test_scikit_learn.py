@@ -146,6 +146,7 @@ def test_save_and_load(rows, tmp_path):
     assert XMLClassifier.load(tmp_path / "model").predict_labels(X, 3) == saved.predict_labels(X, 3)
 
 
+@pytest.mark.slow
 def test_cross_validation_and_search_over_a_pipeline_of_texts():
     pipeline = make_pipeline(TfidfVectorizer(), XMLClassifier(**SMALL))
     scores = cross_val_score(
@@ -177,6 +178,10 @@ def test_labels_that_were_never_seen_are_missed():
     recall = daskxml.make_scorer("recall@2")
     assert recall(classifier, X, y) == 1.0
     assert recall(classifier, X[:1], [["a", "new"]]) == 0.5
+    told = r"does not know 2 labels of the rows: left out$"
+    with pytest.warns(UserWarning, match=told):
+        classifier.fit(X, y, eval_set=(X, [["a", "new"], ["new", "newer"], []]))
+    assert classifier.evals_result_["validation"]["recall@1"][-1] == 1 / 3
 
 
 def test_one_label_a_row_is_scored_by_accuracy():
@@ -287,6 +292,7 @@ def test_contributions_add_up_to_the_logit_without_biases(rows, hidden):
     )
 
 
+@pytest.mark.slow
 def test_a_fit_on_a_local_cluster_gives_the_same_kind_of_estimator(rows):
     X, Y = rows
     classifier = XMLClassifier(**{**SMALL, "epochs": 10}, n_workers=1).fit(X, lists_of(Y, str))

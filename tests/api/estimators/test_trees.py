@@ -22,7 +22,7 @@ def rows():
     return make_multilabel_classification(120, 20, n_classes=12, random_state=1)
 
 
-@pytest.fixture(params=["tree", "best"])
+@pytest.fixture(params=["tree", pytest.param("best", marks=pytest.mark.slow)])
 def run_file(request):
     return request.param
 
