@@ -19,7 +19,7 @@ LIMITS = {
     "lines of the package": 30_319,
     "benchmark scripts": 30,
     "lines of benchmarks": 5_500,
-    "lines of tests": 36_614,
+    "lines of tests": 36_618,
     "pages": 50,
     "run files": 26,
     "commands": 16,

@@ -42,6 +42,7 @@ def test_here_everything_is_found(capsys):
     assert output.endswith("no problems\n")
 
 
+@pytest.mark.slow
 def test_without_dask(tmp_path):
     for name in ("dask", "distributed"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('taken away')\n")

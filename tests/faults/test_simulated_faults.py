@@ -30,12 +30,12 @@ ROOT = Path(__file__).parent.parent.parent
     "first",
     # Some 450 runs in a row have every pair of a step and a kind of fault; most of them are slow.
     [
-        first if first < 50 else pytest.param(first, marks=pytest.mark.slow)
-        for first in range(0, 2000, 50)
+        first if first < 25 else pytest.param(first, marks=pytest.mark.slow)
+        for first in range(0, 2000, 25)
     ],
 )
 def test_no_invariant_is_violated(first: int) -> None:
-    for seed in range(first, first + 50):
+    for seed in range(first, first + 25):
         case = draw_case(seed)
         assert not (problem := simulate(case).problem), f"{problem}\nseed {seed}: {case}"
 

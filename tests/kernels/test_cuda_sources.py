@@ -41,6 +41,7 @@ def test_no_kernel_spills_its_registers(built):
     assert max(registers for *_, registers in used.values()) <= 64  # 1,024 of them
 
 
+@pytest.mark.slow
 def test_the_fused_kernels_share_a_multiprocessor():
     """What `BOUNDS` asks for; nothing goes through memory."""
     options = "--gpu-architecture=sm_90a", *AS_CUPY, "--ptxas-options=-v"

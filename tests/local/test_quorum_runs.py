@@ -114,6 +114,7 @@ def test_the_grace_follows_what_was_waited_for(few):
     assert late["train_s"] < length_s + 0.3  # a quarter would be half a second and more
 
 
+@pytest.mark.slow
 def test_megabatches_grow_until_waiting_is_a_twentieth_of_the_time(few):
     values = {"strategy.megabatch_batches": "auto", "training.epochs": 50}
     far = {"network": Network(message_s=2e-3)}
@@ -132,6 +133,7 @@ def test_megabatches_grow_until_waiting_is_a_twentieth_of_the_time(few):
     assert {row["rows"] % 400 for row in alone.history} == {0}
 
 
+@pytest.mark.slow
 def test_a_run_whose_megabatches_grow_agrees_with_its_record_and_is_resumed(few, tmp_path):
     values = {"strategy.megabatch_batches": "auto", "training.epochs": 20}
     far = {"network": Network(message_s=2e-3)}
@@ -160,6 +162,7 @@ def test_a_worker_at_a_tenth_of_the_speed_is_given_less_and_is_not_late_for_ever
     assert all(0 < row["workers"]["3"]["rows"] < row["workers"]["0"]["rows"] / 4 for row in last)
 
 
+@pytest.mark.slow
 def test_runs_without_a_late_worker_are_those_of_the_barrier(few):
     by_quorum, waiting = simulate(few), simulate(few, {"combine.quorum": 1.0})
     assert np.array_equal(

@@ -128,6 +128,7 @@ def test_lists_in_a_series_are_those_that_were_given(client) -> None:
     assert DaskXMLClassifier("tree", client=client).fit(frame, one).labels_.form == "single"
 
 
+@pytest.mark.slow
 def test_one_label_a_row(client) -> None:
     X, _ = rows()
     y = np.array(["w", "x", "y", "z"])[np.arange(ROWS) % LABELS]
@@ -140,6 +141,7 @@ def test_one_label_a_row(client) -> None:
     assert (client.compute(found).result() == y).mean() > 0.95
 
 
+@pytest.mark.slow
 def test_data_frames_have_names_of_features(client) -> None:
     pd = pytest.importorskip("pandas")
     dd = pytest.importorskip("dask.dataframe")
