@@ -196,10 +196,15 @@ def stored_row(settings: FitSettings, stored: tuple[Member, dict[str, Any]]) -> 
     Raises
     ------
     ModelError
-        If it is of other settings, saying what differs.
+        If it is of other rows or settings, saying what differs.
     """
     member, row = stored
-    number, kind = row["megabatch"], settings.config.kind
+    rows, number, kind = row["rows"] // row["megabatch"], row["megabatch"], settings.config.kind
+    if rows != settings.rows:
+        raise ModelError(
+            f"the run to continue has {rows:,} training rows, the data {settings.rows:,}: give "
+            "the same files and the same data.validation"
+        )
     if problem := kind.problem(settings.spec, joined_arrays([member], kind.member)):
         raise ModelError(
             f"{kind.member} {number} of the run to go on with: {problem}: leave [model] as it was"

@@ -79,6 +79,10 @@ def test_a_run_goes_on_from_its_checkpoint(data: Data, alone: daskxml.Run, tmp_p
         simulate(network, [1], **data, resume=out)
     with pytest.raises(DaskxmlError, match="are not those that the run began with"):
         simulate(VALUES, [1], **data, resume=out, overrides=["data.validation=0.1"])
+    starts = (out / "environment.json").rename(tmp_path / "starts.json")  # as earlier versions left
+    with pytest.raises(DaskxmlError, match="1,500 training rows, the data 1,350"):
+        simulate(VALUES, [1], **data, resume=out, overrides=["data.validation=0.1"])
+    starts.rename(out / "environment.json")
     with pytest.raises(DaskxmlError, match="leaf_labels: the run began with 10, which cannot"):
         simulate(VALUES, [1], **data, resume=out, overrides=["model.leaf_labels=5"])
     (out / "run.toml").write_text(load_run_config(network).to_toml())  # edited by a user

@@ -171,7 +171,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         sample_weight
             ``(rows,)``: what each row counts in the loss (`daskxml.data.side_files`); None: 1.
         eval_set
-            ``(X, y)`` that are scored after every epoch, but for labels that are not in ``y``.
+            ``(X, y)`` that are scored after every epoch; labels that the training rows do not have
+            are left out, with a warning.
         model
             What to continue from: a fitted `XMLClassifier`, a `daskxml.Model`, or its directory.
             Labels that are new follow its own, whose scores stay until they are trained. To label
