@@ -166,7 +166,6 @@ examples:
 
 _BATCH_COST = "FIXED_S,PER_ROW_S,PER_NONZERO_S"
 _RUN_FILE = "run file or the name of an included one"
-_HELD_OUT = "(default: those held out by data.validation)"
 _JSON = _flag("--json", "print one JSON object")
 _MODEL = _takes("model", metavar="DIR", help="directory of a run or a model")
 _DATA = _takes("data", nargs="+", metavar="DATA", help="rows as text, plain or gzipped")
@@ -180,187 +179,158 @@ _SET = _takes(
     help="override a value of the run file; may be repeated",
 )  # fmt: skip
 
-_TRAINING = (
-    _takes("rows", nargs="*", metavar="FILE",
-           help=f"training rows, as of --train; before them perhaps a {_RUN_FILE} (default: best)"),
-    _TRAIN, _TEST,
-    [_takes("--scheduler", metavar="ADDRESS", help="a running scheduler, tcp://HOST:PORT"),
-     _takes("--workers", type=count, metavar="N",
-            help="number of local worker processes, without pools; 0: train in this process")],
-    _SET,
-    _takes("--out", metavar="DIR", help="directory of the run (default: a new one in runs/)"),
-    _takes("--resume", metavar="DIR", help="continue from this run's last checkpoint"),
-    _takes("--device", choices=("auto", "cpu", "cuda"),
-           help="device of the workers (default: auto, a GPU where there is one)"),
-    _flag("--detach", "leave the run to the scheduler once it has started; see attach, runs and "
-          "stop"),
-)  # fmt: skip
-
-_SIMULATION = (
-    _takes("config", metavar="RUN.toml", nargs="?", default="best",
-           help=f"{_RUN_FILE} (default: best)"),
-    _takes("--speeds", type=speeds, required=True, metavar="S,S,...",
-           help="a worker for each, as 1,0.92,0.84,0.76, or with names: gpu=1,cpu=1"),
-    _takes("--pool", action="append", type=pool, default=[], dest="pools", metavar="NAME=THREADS",
-           help="this worker is a pool of threads that update one model; may be repeated"),
-    _takes("--out", required=True, metavar="DIR", help="where the run is written"),
-    _TRAIN, _TEST, _SET,
-    _takes("--cost", type=three_numbers, metavar=_BATCH_COST,
-           help="seconds of a batch at speed 1 (default: estimate for a V100)"),
-    [_takes("--pool-cost", type=three_numbers, metavar=_BATCH_COST,
-            help="seconds of a pool's batch at speed 1 (default: as for other workers)"),
-     _takes("--pool-ratio", type=number, metavar="RATIO",
-            help="time of a pool's epoch relative to a worker's with its largest batches, both at "
-            "speed 1 (56 CPU threads and a V100: 236 to 317)")],
-    _takes("--jitter", type=number, metavar="SIGMA", help="spread of batch times (default: 0.05)"),
-    _takes("--bandwidth", type=bandwidth, metavar="SIZE/s",
-           help="between workers (default: 25GB/s, one NVLink)"),
-    _takes("--latency", type=number, metavar="S", help="between workers (default: 1e-5)"),
-    _takes("--message", type=number, metavar="S", help="to and from the scheduler (default: 1e-4)"),
-)  # fmt: skip
-
-_PREDICTION = (
-    _MODEL, _DATA,
-    _takes("--top-k", type=positive, metavar="K", help="labels a row (default: 5)"),
-    _flag("--choose", "only labels above their thresholds (see calibrate), at most --top-k a row "
-          "if given"),
-    _takes("--measure", choices=("macro-F1", "macro-recall", "PSP", "coverage"),
-           help="--top-k labels a row, chosen for all rows together so that this is highest"),
-    _takes("--out", required=True, metavar="FILE",
-           help=".npz (scores as SciPy CSR), .csv, .jsonl or .parquet by its suffix, with names of "
-           "labels if the model has them; an existing file is replaced; - is JSON lines on stdout"),
-    _takes("--scheduler", metavar="ADDRESS",
-           help="predict on a cluster, tcp://HOST:PORT"),
-)  # fmt: skip
-
-_MIXING = (
-    _takes("models", nargs="+", metavar="DIR", help="directories of two or more runs or models"),
-    _takes("--out", metavar="DIR",
-           help="where the mixture is written (default: a new directory in runs/)"),
-    _takes("--valid", nargs="+", metavar="FILE",
-           help="rows on which the weights are chosen (default: those held out by all runs with "
-           "data.validation)"),
-    _takes("--weights", type=numbers, metavar="W,W", help="one for each model; their sum is 1"),
-)  # fmt: skip
-
-_SERVING = (  # those of `daskxml.cli.asgi.ServingSettings` have its defaults
-    _MODEL,
-    _takes("--host", default="127.0.0.1", help="0.0.0.0: also for other machines"),
-    _takes("--port", type=port, default=8000, help="0: any free port"),
-    _takes("--threads", type=positive, metavar="N", help="batches at a time (default: all cores)"),
-    _takes("--batch-rows", type=positive, metavar="N", help="largest batch, in rows"),
-    _takes("--request-rows", type=positive, metavar="N", help="largest request, in rows"),
-    _takes("--request-bytes", type=positive, metavar="N", help="largest request"),
-    _takes("--request-seconds", type=number, dest="request_s", metavar="S",
-           help="time limit to receive a request, and for its response to be read (default: 30)"),
-    _takes("--watch", type=number, dest="watch_s", metavar="S",
-           help="interval of looking for a newer model in DIR (default: never)"),
-)  # fmt: skip
-
-_CALIBRATION = (
-    _MODEL,
-    _takes("rows", nargs="*", metavar="FILE",
-           help=f"rows that the model was not trained on {_HELD_OUT}"),
-    _takes("--out", metavar="DIR",
-           help="directory of the calibrated model (default: replaces the model)"),
-    _takes("--k", type=positive, metavar="K",
-           help="best labels of a row to use (default: 20, more if rows have many)"),
-    _takes("--f1", choices=("macro", "micro"), default="macro",
-           help="macro: a threshold for each label; micro: one for all (default: macro)"),
-    _JSON,
-)  # fmt: skip
-
-_COMPRESSION = (
-    _MODEL,
-    _takes("--out", required=True, metavar="DIR", help="where the smaller model is written"),
-    _takes("rows", nargs="*", metavar="FILE", help="rows on which both models are scored"),
-    _takes("--bits", type=int, choices=(8, 16), default=16,
-           help="of a weight in a network's first and output layer (default: 16)"),
-    _takes("--drop", type=level, metavar="SHARE",
-           help="the smallest weights of label trees are dropped, with this share of the sum of "
-           "all squares (default: 0.065)"),
-)  # fmt: skip
-
-_EXTENSION = (
-    _MODEL,
-    _takes("data", nargs="+", metavar="FILE", help="rows of new labels, and perhaps others"),
-    _takes("--label-names", metavar="FILE", help="a name of a new label on each line"),
-    _takes("--out", required=True, metavar="DIR", help="where the model of all labels is written"),
-)  # fmt: skip
-
-_INSPECTION = (
-    _takes("data", nargs="*", metavar="FILE",
-           help="rows as text, Parquet, Arrow, JSON lines, CSV or SciPy npz; without a file, "
-           "examine the installation"),
-    _takes("--feature-names", metavar="FILE",
-           help="a name of a feature on each line, for tables that contain names"),
-    _takes("--label-names", metavar="FILE",
-           help="a name of a label on each line, for tables that contain names"),
-    _JSON,
-)  # fmt: skip
-
-_REPORTING = (
-    _RUNS,
-    _takes("--out", metavar="DIR",
-           help="where the report is written (default: report/ in the run's directory, or beside "
-           "the first of several); files of an earlier report are replaced"),
-    _takes("--metric", metavar="NAME", help="metric to compare (default: the target_metric)"),
-    _takes("--at", type=level, metavar="VALUE",
-           help="level of the metric (default: 95%% of the best of all runs)"),
-    _flag("--json", "print one JSON object, and write nothing"),
-)  # fmt: skip
-
-_BENCH = (
-    _takes("suite", metavar="SUITE", help="TOML file, or the name of an included suite"),
-    _takes("--out", metavar="DIR",
-           help="output folder, where an interrupted bench continues (default: runs/bench-SUITE)"),
-    _takes("--data", metavar="FOLDER", help="folder with the files of real data sets"),
-)  # fmt: skip
-
 COMMANDS = {
-    "train": Command("train", "train a model", _TRAINING, _TRAIN_MORE),
-    "runs": Command(
-        "train", "list the runs of a scheduler",
-        (_SCHEDULER, _flag("--json", "print one JSON object a line")),
-    ),
-    "attach": Command(
-        "train", "follow a run of a scheduler, like train", (_RUN, _SCHEDULER)
-    ),
-    "stop": Command(
-        "train", "end a run of a scheduler, with a checkpoint",
-        (_RUN, _SCHEDULER, _flag("--forget", "then forget the run and its model")),
-    ),
-    "simulate": Command(
-        "train", "train on simulated workers, in virtual time", _SIMULATION
-    ),
-    "evaluate": Command(
-        "data", "score a trained model on labelled rows",
-        (_MODEL, _DATA, _takes("--k", type=ranks, default=(1, 3, 5), help="ranks (default: 1,3,5)"),
-         _JSON),
-    ),
-    "predict": Command("data", "write the best labels of every row", _PREDICTION),
-    "mix": Command(
-        "data", "make one model of several, with weights chosen on held-out rows", _MIXING
-    ),
-    "serve": Command("serve", "serve predictions over HTTP", _SERVING),
+    "train": Command("train", "train a model", (
+        _takes("rows", nargs="*", metavar="FILE", help="training rows, as of --train; before them "
+               f"perhaps a {_RUN_FILE} (default: best)"),
+        _TRAIN, _TEST,
+        [_takes("--scheduler", metavar="ADDRESS", help="a running scheduler, tcp://HOST:PORT"),
+         _takes("--workers", type=count, metavar="N",
+                help="number of local worker processes, without pools; 0: train in this process")],
+        _SET,
+        _takes("--out", metavar="DIR", help="directory of the run (default: a new one in runs/)"),
+        _takes("--resume", metavar="DIR", help="continue from this run's last checkpoint"),
+        _takes("--device", choices=("auto", "cpu", "cuda"),
+               help="device of the workers (default: auto, a GPU where there is one)"),
+        _flag("--detach", "leave the run to the scheduler once it has started; see attach, runs "
+              "and stop"),
+    ), _TRAIN_MORE),
+    "runs": Command("train", "list the runs of a scheduler", (
+        _SCHEDULER, _flag("--json", "print one JSON object a line"),
+    )),
+    "attach": Command("train", "follow a run of a scheduler, like train", (_RUN, _SCHEDULER)),
+    "stop": Command("train", "end a run of a scheduler, with a checkpoint", (
+        _RUN, _SCHEDULER, _flag("--forget", "then forget the run and its model"),
+    )),
+    "simulate": Command("train", "train on simulated workers, in virtual time", (
+        _takes("config", metavar="RUN.toml", nargs="?", default="best",
+               help=f"{_RUN_FILE} (default: best)"),
+        _takes("--speeds", type=speeds, required=True, metavar="S,S,...",
+               help="a worker for each, as 1,0.92,0.84,0.76, or with names: gpu=1,cpu=1"),
+        _takes("--pool", action="append", type=pool, default=[], dest="pools",
+               metavar="NAME=THREADS",
+               help="this worker is a pool of threads that update one model; may be repeated"),
+        _takes("--out", required=True, metavar="DIR", help="where the run is written"),
+        _TRAIN, _TEST, _SET,
+        _takes("--cost", type=three_numbers, metavar=_BATCH_COST,
+               help="seconds of a batch at speed 1 (default: estimate for a V100)"),
+        [_takes("--pool-cost", type=three_numbers, metavar=_BATCH_COST,
+                help="seconds of a pool's batch at speed 1 (default: as for other workers)"),
+         _takes("--pool-ratio", type=number, metavar="RATIO",
+                help="time of a pool's epoch relative to a worker's with its largest batches, both "
+                "at speed 1 (56 CPU threads and a V100: 236 to 317)")],
+        _takes("--jitter", type=number, metavar="SIGMA",
+               help="spread of batch times (default: 0.05)"),
+        _takes("--bandwidth", type=bandwidth, metavar="SIZE/s",
+               help="between workers (default: 25GB/s, one NVLink)"),
+        _takes("--latency", type=number, metavar="S", help="between workers (default: 1e-5)"),
+        _takes("--message", type=number, metavar="S",
+               help="to and from the scheduler (default: 1e-4)"),
+    )),
+    "evaluate": Command("data", "score a trained model on labelled rows", (
+        _MODEL, _DATA,
+        _takes("--k", type=ranks, default=(1, 3, 5), help="ranks (default: 1,3,5)"),
+        _JSON,
+    )),
+    "predict": Command("data", "write the best labels of every row", (
+        _MODEL, _DATA,
+        _takes("--top-k", type=positive, metavar="K", help="labels a row (default: 5)"),
+        _flag("--choose", "only labels above their thresholds (see calibrate), at most --top-k a "
+              "row if given"),
+        _takes("--measure", choices=("macro-F1", "macro-recall", "PSP", "coverage"),
+               help="--top-k labels a row, chosen for all rows together so that this is highest"),
+        _takes("--out", required=True, metavar="FILE",
+               help=".npz (scores as SciPy CSR), .csv, .jsonl or .parquet by its suffix, with "
+               "names of labels if the model has them; an existing file is replaced; - is JSON "
+               "lines on stdout"),
+        _takes("--scheduler", metavar="ADDRESS", help="predict on a cluster, tcp://HOST:PORT"),
+    )),
+    "mix": Command("data", "make one model of several, with weights chosen on held-out rows", (
+        _takes("models", nargs="+", metavar="DIR",
+               help="directories of two or more runs or models"),
+        _takes("--out", metavar="DIR",
+               help="where the mixture is written (default: a new directory in runs/)"),
+        _takes("--valid", nargs="+", metavar="FILE",
+               help="rows on which the weights are chosen (default: those held out by all runs "
+               "with data.validation)"),
+        _takes("--weights", type=numbers, metavar="W,W", help="one for each model; their sum is 1"),
+    )),
+    "serve": Command("serve", "serve predictions over HTTP", (
+        _MODEL,
+        _takes("--host", default="127.0.0.1", help="0.0.0.0: also for other machines"),
+        _takes("--port", type=port, default=8000, help="0: any free port"),
+        # Without defaults: `daskxml.cli.asgi.ServingSettings` has those.
+        _takes("--threads", type=positive, metavar="N",
+               help="batches at a time (default: all cores)"),
+        _takes("--batch-rows", type=positive, metavar="N", help="largest batch, in rows"),
+        _takes("--request-rows", type=positive, metavar="N", help="largest request, in rows"),
+        _takes("--request-bytes", type=positive, metavar="N", help="largest request"),
+        _takes("--request-seconds", type=number, dest="request_s", metavar="S",
+               help="time limit to receive a request, and for its response to be read "
+               "(default: 30)"),
+        _takes("--watch", type=number, dest="watch_s", metavar="S",
+               help="interval of looking for a newer model in DIR (default: never)"),
+    )),
     "calibrate": Command(
-        "data", "calibrate a model's probabilities and choose label thresholds", _CALIBRATION
-    ),
-    "compress": Command(
-        "data", "write a smaller model that ranks nearly the same labels", _COMPRESSION
-    ),
-    "extend": Command("data", "add new labels to a model of label trees", _EXTENSION),
-    "report": Command(
-        "reports", "compare runs: time to a level of a metric, and a page", _REPORTING
-    ),
+        "data", "calibrate a model's probabilities and choose label thresholds", (
+        _MODEL,
+        _takes("rows", nargs="*", metavar="FILE", help="rows that the model was not trained on "
+               "(default: those held out by data.validation)"),
+        _takes("--out", metavar="DIR",
+               help="directory of the calibrated model (default: replaces the model)"),
+        _takes("--k", type=positive, metavar="K",
+               help="best labels of a row to use (default: 20, more if rows have many)"),
+        _takes("--f1", choices=("macro", "micro"), default="macro",
+               help="macro: a threshold for each label; micro: one for all (default: macro)"),
+        _JSON,
+    )),
+    "compress": Command("data", "write a smaller model that ranks nearly the same labels", (
+        _MODEL,
+        _takes("--out", required=True, metavar="DIR", help="where the smaller model is written"),
+        _takes("rows", nargs="*", metavar="FILE", help="rows on which both models are scored"),
+        _takes("--bits", type=int, choices=(8, 16), default=16,
+               help="of a weight in a network's first and output layer (default: 16)"),
+        _takes("--drop", type=level, metavar="SHARE",
+               help="the smallest weights of label trees are dropped, with this share of the sum "
+               "of all squares (default: 0.065)"),
+    )),
+    "extend": Command("data", "add new labels to a model of label trees", (
+        _MODEL,
+        _takes("data", nargs="+", metavar="FILE", help="rows of new labels, and perhaps others"),
+        _takes("--label-names", metavar="FILE", help="a name of a new label on each line"),
+        _takes("--out", required=True, metavar="DIR",
+               help="where the model of all labels is written"),
+    )),
+    "report": Command("reports", "compare runs: time to a level of a metric, and a page", (
+        _RUNS,
+        _takes("--out", metavar="DIR",
+               help="where the report is written (default: report/ in the run's directory, or "
+               "beside the first of several); files of an earlier report are replaced"),
+        _takes("--metric", metavar="NAME", help="metric to compare (default: the target_metric)"),
+        _takes("--at", type=level, metavar="VALUE",
+               help="level of the metric (default: 95%% of the best of all runs)"),
+        _flag("--json", "print one JSON object, and write nothing"),
+    )),
     "verify": Command(
-        "reports", "recompute the decisions and counts of runs from their histories",
-        (_RUNS, _flag("--json", "print one JSON object a line, with all disagreements"),
-         _takes("--data", nargs="+", default=(), metavar="FILE",
-                help="test rows of the runs: recompute the metrics of their models, too")),
-    ),
-    "inspect": Command(
-        "inspect", "describe data files and their problems, or the installation", _INSPECTION
-    ),
-    "bench": Command("bench", "run a suite: run files times data sets, one table", _BENCH),
+        "reports", "recompute the decisions and counts of runs from their histories", (
+        _RUNS, _flag("--json", "print one JSON object a line, with all disagreements"),
+        _takes("--data", nargs="+", default=(), metavar="FILE",
+               help="test rows of the runs: recompute the metrics of their models, too"),
+    )),
+    "inspect": Command("inspect", "describe data files and their problems, or the installation", (
+        _takes("data", nargs="*", metavar="FILE",
+               help="rows as text, Parquet, Arrow, JSON lines, CSV or SciPy npz; without a file, "
+               "examine the installation"),
+        _takes("--feature-names", metavar="FILE",
+               help="a name of a feature on each line, for tables that contain names"),
+        _takes("--label-names", metavar="FILE",
+               help="a name of a label on each line, for tables that contain names"),
+        _JSON,
+    )),
+    "bench": Command("bench", "run a suite: run files times data sets, one table", (
+        _takes("suite", metavar="SUITE", help="TOML file, or the name of an included suite"),
+        _takes("--out", metavar="DIR", help="output folder, where an interrupted bench continues "
+               "(default: runs/bench-SUITE)"),
+        _takes("--data", metavar="FOLDER", help="folder with the files of real data sets"),
+    )),
 }  # fmt: skip
