@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -194,10 +195,11 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 TIME, MEGABATCHES = "training and merging, s", "mega-batches"
 MOST_WORKERS = 24  # in the charts of a report
+_number = operator.attrgetter("megabatch")
 Value = Callable[[Point], float]
 _AXES: tuple[tuple[str, str, str, Value], ...] = (
     ("time", "time", TIME, lambda point: point.until_s),
-    ("megabatches", MEGABATCHES, MEGABATCHES, lambda point: float(point.megabatch)),
+    ("megabatches", MEGABATCHES, MEGABATCHES, _number),
 )
 
 
@@ -253,19 +255,20 @@ def _points(points: Iterable[Point], x: Value, y: Value) -> Floats:
 def busy_chart(runs: Sequence[Course]) -> Chart:
     """Return how busy the workers of every run were, mega-batch by mega-batch."""
     label = "busy share of the mean worker in training, %"
-    return _by_megabatch(runs, "utilisation", "Utilisation", label, lambda p: p.busy_percent)
+    lines = _each(runs, _number, lambda point: point.busy_percent)
+    return _by_megabatch("utilisation", "Utilisation", label, lines)
 
 
 def sent_chart(runs: Sequence[Course]) -> Chart:
     """Return what all workers of every run have sent in every mega-batch."""
-    title = "Sent by all in a mega-batch"
-    return _by_megabatch(runs, "sent_mib", title, "MiB", lambda p: p.sent_mib)
+    lines = _each(runs, _number, lambda point: point.sent_mib)
+    return _by_megabatch("sent_mib", "Sent by all in a mega-batch", "MiB", lines)
 
 
-def _by_megabatch(runs: Sequence[Course], name: str, title: str, y_label: str, y: Value) -> Chart:
+def _by_megabatch(name: str, title: str, y_label: str, lines: Iterable[Series]) -> Chart:
     return Chart(
         name=name, title=title, x_label=MEGABATCHES, y_label=y_label, from_zero=True,
-        series=_each(runs, _AXES[1][-1], y),
+        series=tuple(lines),
     )  # fmt: skip
 
 
@@ -274,31 +277,18 @@ def _by_megabatch(runs: Sequence[Course], name: str, title: str, y_label: str, y
 
 def worker_charts(run: Course, workers: Sequence[str]) -> list[Chart]:
     """Return a chart for each of `OF_WORKERS`, with a line for each worker."""
-    points = list(run.points)
-    xs = [float(point.megabatch) for point in points]
+    xs, absent = [point.megabatch for point in run.points], [None] * len(OF_WORKERS)
+    values = np.array(  # (points, workers, len(OF_WORKERS)): NaN where a worker took no part
+        [[point.workers.get(worker, absent) for worker in workers] for point in run.points],
+        dtype=np.float64,
+    ).reshape(len(xs), len(workers), len(OF_WORKERS))
     return [
-        Chart(
-            name=name, title=title, x_label=MEGABATCHES, y_label=y_label, from_zero=True,
-            series=tuple(
-                Series(name=f"worker {worker}", points=np.stack([xs, values], axis=1))
-                for worker, values in zip(workers, of_workers, strict=True)
-            ),
-        )
-        for (name, (title, y_label, _)), of_workers in zip(
-            OF_WORKERS.items(), _by_worker(points, workers), strict=True
-        )
+        _by_megabatch(name, title, y_label, (
+            Series(name=f"worker {worker}", points=np.stack([xs, values[:, row, column]], axis=1))
+            for row, worker in enumerate(workers)
+        ))
+        for column, (name, (title, y_label, _)) in enumerate(OF_WORKERS.items())
     ]  # fmt: skip
-
-
-def _by_worker(points: Sequence[Point], workers: Sequence[str]) -> Floats:
-    """Return ``(len(OF_WORKERS), workers, points)`` values, NaN where a worker took no part."""
-    found = np.full((len(OF_WORKERS), len(workers), len(points)), np.nan)
-    places = {name: place for place, name in enumerate(workers)}
-    for number, point in enumerate(points):
-        rows = [row for row, name in enumerate(point.workers) if name in places]
-        columns = [places[point.workers[row]] for row in rows]
-        found[:, columns, number] = point.values[rows].T
-    return found
 
 
 # ---------------------------------------------------------------------------- reports

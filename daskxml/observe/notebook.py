@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from daskxml.core.text import counted
 from daskxml.observe.charts import learning_charts
 from daskxml.observe.html import render
-from daskxml.observe.run_view import Course, History, by_rank, spent_s, worker_names
+from daskxml.observe.run_view import Course, History, by_rank, spent_s
 from daskxml.observe.wording import exact
 
 _RANKS = 3  # metrics that are shown beside each other
@@ -37,7 +37,7 @@ def run_html(history: History, metrics: Mapping[str, float], reason: str, out: s
     >>> "ended by epochs" in html, "runs/&lt;first&gt;" in html
     (True, True)
     """
-    last = history[-1] if history else {}
+    last, course = history[-1] if history else {}, Course("", history)
     total_s = sum(map(spent_s, history))
     done = [counted(len(history), "tree" if "pieces" in last else "mega-batch")]
     if "pieces" not in last:
@@ -46,12 +46,12 @@ def run_html(history: History, metrics: Mapping[str, float], reason: str, out: s
         *done,
         counted(last.get("rows", 0), "row"),
         f"{exact(float(f'{total_s:.3g}'))} s of training",
-        counted(len(worker_names(history)), "worker"),
+        counted(len(course.workers), "worker"),
         f"ended by {reason}",
     ]
     names = [name for name in metrics if name.startswith("P@")]
     names = (names or [name for name in metrics if "@" in name])[:_RANKS]
-    _, metric, _, loss = learning_charts([Course("", history)], names or [""])
+    _, metric, _, loss = learning_charts([course], names or [""])
     ranks, cells = by_rank(metrics)
     return render(
         "notebook.html.jinja", facts=facts, out=out, ranks=ranks, cells=cells, colours=_COLOURS,

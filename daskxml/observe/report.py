@@ -17,7 +17,7 @@ from daskxml.core.files import check_folder, is_locked, read_json, replace_text
 from daskxml.core.text import cleaned, one_line, parse_json, printable
 from daskxml.core.work_stats import StageRecord
 from daskxml.observe import run_view
-from daskxml.observe.charts import MOST_WORKERS, comparison, worker_charts
+from daskxml.observe.charts import MOST_WORKERS, Chart, comparison, worker_charts
 from daskxml.observe.html import render
 from daskxml.observe.wording import dotted, history_event
 from daskxml.records.environment import ENVIRONMENT_FILE, read_starts
@@ -26,7 +26,6 @@ from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE
 
 PAGE, TEMPLATE, DEFAULT_METRIC = "index.html", "page.html.jinja", "P@1"
 _MOST_EVENTS = 100
-Cells = dict[str, Any]
 _UNIQUE = ("run.name",)  # settings that differ in all runs
 SIMULATION_FILE, MODEL_FILE = "simulation.json", "model.json"
 NEEDED = {"megabatch", "rows", "train_s", "merge_s", "metrics", "workers"}  # of a row
@@ -90,7 +89,19 @@ class StoredRun:
     @property
     def workers(self) -> list[str]:
         """The names of all workers that took part, in the order in which they came."""
-        return run_view.worker_names(self.history)
+        return self.course.workers
+
+    @property
+    def worker_charts(self) -> list[Chart]:
+        """What its workers did; of many, the first."""
+        return worker_charts(self.course, self.workers[:MOST_WORKERS])
+
+    @property
+    def events(self) -> list[str]:
+        """A line on each event of its rows."""
+        return [
+            history_event(row, event) for row in self.history for event in row.get("events", ())
+        ]
 
 
 def read_runs(directories: Sequence[str | Path]) -> list[StoredRun]:
@@ -173,12 +184,8 @@ def _read_config(path: Path, problems: list[str]) -> tuple[str, dict[str, dict[s
         text = path.read_text(encoding="utf-8")
         return text, tomllib.loads(text)
     except (OSError, ValueError) as error:
-        problems.append(f"{path.name} cannot be read ({_reason(error)})")
+        problems.append(f"{path.name} cannot be read ({getattr(error, 'strerror', None) or error})")
         return "", {}
-
-
-def _reason(error: Exception) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 def read_rows(path: Path, problems: list[str]) -> list[run_view.Row]:
@@ -191,7 +198,7 @@ def read_rows(path: Path, problems: list[str]) -> list[run_view.Row]:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         if not isinstance(error, FileNotFoundError):
-            problems.append(f"{path.name} cannot be read ({_reason(error)})")
+            problems.append(f"{path.name} cannot be read ({error.strerror or error})")
         return []
     rows: list[run_view.Row] = []
     lines = text.removesuffix("\n").split("\n") if text else []
@@ -296,8 +303,8 @@ class Comparison:
         if metric is not None:
             _check(metric, known, runs)
         aim = runs[0].config.get("training", {}).get("target_metric", "")
-        preferred = [name for name in (aim, DEFAULT_METRIC) if name in known]
-        chosen = metric or next(iter([*preferred, *known]), DEFAULT_METRIC)
+        wanted = (metric, aim, DEFAULT_METRIC, *known)  # the first that was measured
+        chosen: str = next((name for name in wanted if name in known), DEFAULT_METRIC)
         values = (run_view.best_value(run.history, chosen) for run in runs)
         best = max((value for value in values if value is not None), default=None)
         if level is None and best is not None:
@@ -323,34 +330,21 @@ class Comparison:
 
     def _page(self) -> str:
         runs = self.runs
-        sections = [
-            (
-                run,
-                worker_charts(run.course, run.workers[:MOST_WORKERS]),
-                [
-                    history_event(row, event)
-                    for row in run.history
-                    for event in row.get("events", [])
-                ],
-            )
-            for run in runs
-        ]
         names = dict.fromkeys(name for run in runs for name in run.metrics if "@" in name)
         return render(
             TEMPLATE,
             runs=runs,
             charts=comparison(runs, self.metric, self.level),
-            sections=sections,
             metric=self.metric,
             level=self.level,
             summary=self.summary(),
             metrics={name: [run.metrics.get(name) for run in runs] for name in names},
-            differences=differences(runs) if len(runs) > 1 else {},
+            differences=differences(runs),
             most_events=_MOST_EVENTS,
             most_workers=MOST_WORKERS,
         )
 
-    def summary(self) -> list[Cells]:
+    def summary(self) -> list[dict[str, Any]]:
         """Return a row for every run: how it ended, how far it came, when it reached the level.
 
         Seconds are of training and merging; ``wall_s`` includes evaluation. Missing values are
@@ -358,7 +352,7 @@ class Comparison:
         """
         return [self._summary_row(run) for run in self.runs]
 
-    def _summary_row(self, run: StoredRun) -> Cells:
+    def _summary_row(self, run: StoredRun) -> dict[str, Any]:
         last, kind = run.history[-1] if run.history else {}, run.config.get("model", {}).get("kind")
         train_s = run_view.elapsed(run.history)[-1] if run.history else 0.0
         spent = run_view.phases(run.history)

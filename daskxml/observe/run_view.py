@@ -32,11 +32,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, islice
+from operator import methodcaller
 from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 Event = Mapping[str, Any]
 Row = Mapping[str, Any]  # of a history
@@ -287,11 +285,6 @@ def last_metrics(history: History) -> dict[str, float]:
     return dict(next((row["metrics"] for row in reversed(history) if row.get("metrics")), {}))
 
 
-def worker_names(history: History) -> list[str]:
-    """Return the names of all workers that took part, in the order in which they first did."""
-    return list(dict.fromkeys(name for row in history for name in row["workers"]))
-
-
 def best_value(history: History, metric: str) -> float | None:
     """Return the best value of a metric, or None if it was never measured."""
     values = (row["metrics"][metric] for row in history if metric in row["metrics"])
@@ -389,10 +382,6 @@ def phases(history: History) -> dict[str, float]:
 POINTS, WORKERS = 300, 64  # that are kept of a run under way, and workers of each point
 
 
-def _key(name: str) -> Callable[[Worker], float | None]:
-    return lambda worker: worker.get(name)
-
-
 def _busy_percent(worker: Worker) -> float | None:
     share = busy_share(worker)
     return None if share is None else 100.0 * share
@@ -400,12 +389,12 @@ def _busy_percent(worker: Worker) -> float | None:
 
 # What charts show of each worker: name, title, unit, and function of the worker's entry in a row.
 OF_WORKERS: dict[str, tuple[str, str, Callable[[Worker], float | None]]] = {
-    "batch_rows": ("Batch size", "rows of a batch", _key("batch_rows")),
-    "updates": ("Updates", "steps in the mega-batch", _key("updates")),
-    "lr": ("Learning rate", "before the schedule", _key("lr")),
+    "batch_rows": ("Batch size", "rows of a batch", methodcaller("get", "batch_rows")),
+    "updates": ("Updates", "steps in the mega-batch", methodcaller("get", "updates")),
+    "lr": ("Learning rate", "before the schedule", methodcaller("get", "lr")),
     "rows_per_s": ("Throughput", "rows a second while computing", computed_rows_per_s),
     "busy": ("Busy in training", "% of the training time", _busy_percent),
-    "weight": ("Merge weight", "share of the merged model", _key("weight")),
+    "weight": ("Merge weight", "share of the merged model", methodcaller("get", "weight")),
 }
 
 
@@ -424,8 +413,8 @@ class Point(NamedTuple):
         Share of the training phase in which the mean worker computed; NaN without a time.
     sent_mib
         Sent by all workers.
-    workers, values
-        Names, and ``(workers, len(OF_WORKERS))`` float64, NaN where a row has none.
+    workers
+        By name the values of `OF_WORKERS`, None where a row has none.
     """
 
     megabatch: int
@@ -434,8 +423,7 @@ class Point(NamedTuple):
     metrics: Mapping[str, float]
     busy_percent: float
     sent_mib: float
-    workers: tuple[str, ...]
-    values: NDArray[np.float64]
+    workers: Mapping[str, Sequence[float | None]]
 
 
 class Thinned(list[Point]):
@@ -447,7 +435,7 @@ class Thinned(list[Point]):
     --------
     >>> points = Thinned(4)
     >>> for number in range(1, 12):
-    ...     points.append(Point(number, *[0.0] * 2, {}, *[0.0] * 2, (), np.empty(0)))
+    ...     points.append(Point(number, *[0.0] * 2, {}, *[0.0] * 2, {}))
     >>> [point.megabatch for point in points], points.stride
     ([4, 8, 11], 4)
     """
@@ -505,9 +493,7 @@ class Course:
                 points[:] = [each for each in points if each.megabatch <= event["megabatch"]]
 
     def _add(self, row: Row, until_s: float) -> None:
-        workers = dict(list(row["workers"].items())[: self._most_workers])
-        values = [[value(worker) for _, _, value in OF_WORKERS.values()]
-                  for worker in workers.values()]  # fmt: skip
+        workers = islice(row["workers"].items(), self._most_workers)
         is_timed = row.get("train_s") and row["workers"]
         point = Point(
             megabatch=row["megabatch"],
@@ -516,8 +502,7 @@ class Course:
             metrics=scores(row),
             busy_percent=100.0 * mean_busy_s(row) / row["train_s"] if is_timed else math.nan,
             sent_mib=(row.get("merged_bytes", 0) + row.get("moved_bytes", 0)) / 2**20,
-            workers=tuple(workers),
-            values=np.array(values, dtype=np.float64).reshape(len(workers), len(OF_WORKERS)),
+            workers={name: [of(w) for _, _, of in OF_WORKERS.values()] for name, w in workers},
         )
         self.points.append(point)
         if point.metrics:

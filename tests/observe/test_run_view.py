@@ -1,6 +1,5 @@
 """Figures that are derived from a run's events, and from its history."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,7 +101,7 @@ def test_the_first_at_the_level_or_the_best(values, level):
 
 
 def point(megabatch: int) -> Point:
-    return Point(megabatch, 0.0, 0.0, {}, 0.0, 0.0, (), np.empty(0))
+    return Point(megabatch, 0.0, 0.0, {}, 0.0, 0.0, {})
 
 
 def thinned(bound: int, numbers: range) -> Thinned:
