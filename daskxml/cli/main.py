@@ -64,27 +64,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DaskxmlError as error:
         if "--debug" in arguments:
             raise
-        return _fail(error.message)
+        return _end(FAILED, f"error: {error.message}")
     except BrokenPipeError:  # `daskxml inspect FILE | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNREAD
     except KeyboardInterrupt:
-        return _interrupted()
+        return _end(INTERRUPTED, "interrupted")
     except Exception as error:
         if "--debug" in arguments:
             raise
         if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
-            return _interrupted()  # a package that was being loaded made it another error
+            # A package that was being loaded made it another error.
+            return _end(INTERRUPTED, "interrupted")
         if lacks_memory(error):
-            return _fail("not enough memory; --debug shows where")
+            return _end(FAILED, "error: not enough memory; --debug shows where")
         if isinstance(error, OSError) and error.strerror:
             place = "" if error.filename is None else f"{one_line(str(error.filename))}: "
-            return _fail(f"{place}{error.strerror}")
+            return _end(FAILED, f"error: {place}{error.strerror}")
         if isinstance(error, ImportError) or "shared object" in str(error):  # llvmlite's OSError
             if isinstance(error, ModuleNotFoundError) and "pip install" not in str(error):
                 error = needing(f"daskxml {arguments[0]}", error)
-            return _fail(f"{one_line(str(error))}; daskxml inspect examines the installation")
-        return _fail_unexpectedly(error)
+            problem = f"{one_line(str(error))}; daskxml inspect examines the installation"
+            return _end(FAILED, f"error: {problem}")
+        return _end(INTERNAL, f"internal error: {_recorded(error)}")
     finally:
         if argv is None:  # the process ends: another Ctrl-C does that without a traceback
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -107,18 +109,14 @@ def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
     print(f"daskxml: warning: {one_line(str(message))}", file=sys.stderr)
 
 
-def _interrupted() -> int:
-    print("daskxml: interrupted", file=sys.stderr)
-    return INTERRUPTED
+def _end(status: int, text: str) -> int:
+    """Say in one line how the command ended, and return its exit status."""
+    print(f"daskxml: {text}", file=sys.stderr)
+    return status
 
 
-def _fail(message: str) -> int:
-    print(f"daskxml: error: {message}", file=sys.stderr)
-    return FAILED
-
-
-def _fail_unexpectedly(error: Exception) -> int:
-    """Write the traceback of an error that nobody thought of to a file, and name it in one line."""
+def _recorded(error: Exception) -> str:
+    """Write the traceback of an error that nobody thought of to a file, and name both in a line."""
     text = "".join(traceback.format_exception(error))
     problem = one_line(f"{type(error).__name__}: {error}")
     try:
@@ -129,8 +127,4 @@ def _fail_unexpectedly(error: Exception) -> int:
         where = f"its traceback is in {file.name}"
     except OSError:
         where = "--debug shows its traceback"
-    print(
-        f"daskxml: internal error: {problem}; {where}: please report it as an issue of daskxml",
-        file=sys.stderr,
-    )
-    return INTERNAL
+    return f"{problem}; {where}: please report it as an issue of daskxml"
