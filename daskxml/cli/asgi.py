@@ -153,19 +153,17 @@ def _columns(row: Row, served: ServedModel) -> list[int]:
     """Return the numbers of a row's features."""
     if (row.ids is None) == (row.names is None):
         raise InputError("give its features either as ids or as names")
-    features = served.model.spec.features
     if row.ids is not None:
+        features = served.model.spec.features
         if row.ids and max(row.ids) >= features:
             raise InputError(f"feature {max(row.ids)}: the model has 0 to {features - 1}")
-        found = row.ids
-    else:
-        if not served.feature_ids:
-            raise InputError("the model has no names of features: give ids")
-        try:
-            found = [served.feature_ids[name] for name in row.names or ()]
-        except KeyError as error:
-            raise InputError(f"the model has no feature of the name {error.args[0]!r}") from None
-    return found
+        return row.ids
+    if not served.feature_ids:
+        raise InputError("the model has no names of features: give ids")
+    try:
+        return [served.feature_ids[name] for name in row.names or ()]
+    except KeyError as error:
+        raise InputError(f"the model has no feature of the name {error.args[0]!r}") from None
 
 
 # --------------------------------------------------------------------------- the application
