@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,7 +67,6 @@ def _environment() -> Environment:
         "pixels": "{:.1f}".format,
         "json": lambda value: json.dumps(value, indent=2),
         "value": _value,
-        "setting": lambda value: _number(value) if type(value) is float else _value(value),
     }
     return environment
 
@@ -147,9 +146,6 @@ class _Frame:
     def x_name(self, value: float) -> str:
         return exact(round(value, 3))
 
-    def path(self, points: Iterable[Sequence[float]]) -> str:
-        return "L".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)
-
 
 def _frame(chart: Chart) -> _Frame:
     (left, right), (low, high) = chart.ranges()
@@ -170,7 +166,7 @@ def _line(frame: _Frame, line: Series, hovers: int) -> dict[str, Any]:
         for x, y in points[:: -(-len(points) // hovers) or 1]
     ]
     return {
-        "path": frame.path(points),
+        "path": "L".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in points),
         "dots": dots,
         "dot": 'r="2.2"' if len(points) <= _DOTTED else 'r="5" fill-opacity="0"',
     }

@@ -11,7 +11,7 @@ from bokeh.palettes import Viridis256
 from bokeh.plotting import figure
 
 from daskxml.cluster.timeline import Work
-from daskxml.observe.charts import MEGABATCHES, Chart, Series
+from daskxml.observe.charts import MEGABATCHES, Chart
 from daskxml.observe.html import TEMPLATES
 
 HEIGHT, NUMBER = 210, "0,0.[0000]"
@@ -81,14 +81,10 @@ class LiveChart:
         """Show the chart as it is now, once there is a line to draw."""
         is_line = any(len(line.finite) > 1 for line in chart.series)
         self.figure.visible = is_line and not chart.is_empty
-        self.lines.tags = _packed(chart.series, colors(len(chart.series)))
-
-
-def _packed(series: Sequence[Series], shades: Sequence[str]) -> list[Any]:
-    """Return what ``unpack.js`` reads."""
-    points = [np.empty((0, 2)), *(line.points for line in series)]
-    x, y = np.concatenate(points).T.astype(np.float32, order="C")
-    return [x, y, [len(line.points) for line in series], [line.name for line in series], [*shades]]
+        points = [line.points for line in chart.series]
+        x, y = np.concatenate([np.empty((0, 2)), *points]).T.astype(np.float32, order="C")
+        names, shades = [line.name for line in chart.series], colors(len(points))
+        self.lines.tags = [x, y, [*map(len, points)], names, shades]  # what `unpack.js` reads
 
 
 def _figure(title: str, x_label: str, **options: Any) -> figure:

@@ -226,11 +226,8 @@ def headline_html(series: RunSeries, all_series: Iterable[RunSeries], now_s: flo
     left = "" if left_s is None else f", about {duration(left_s)} left"
     return render(
         "headline.html.jinja",
-        title=series.title,
-        state=view.state,
-        strategy=series.config.algorithm,
+        shown=series,
         data=data_label(series),
-        run=series.run,
         progress=1.0 if progress is None else progress,
         facts={
             "progress": limit_label(view) + left,
@@ -251,10 +248,8 @@ def data_label(series: RunSeries) -> str:
         name += f" and {len(names) - 1} more"
     if not started:
         return name
-    return (
-        f"{name}: {started['rows']:,} rows, {started['features']:,} features, "
-        f"{started['labels']:,} labels"
-    )
+    sizes = (f"{started[column]:,} {column}" for column in ("rows", "features", "labels"))
+    return f"{name}: {', '.join(sizes)}"
 
 
 def best_label(series: RunSeries) -> str:
@@ -282,10 +277,8 @@ def legend_html(
     count
         Workers of the run, of which some may have no line.
     """
-    workers_shown = [
-        (name, color, name in lost) for name, color in zip(workers, colors, strict=True)
-    ]
-    return render("legend.html.jinja", workers=workers_shown, hidden=count - len(workers))
+    shown = zip(workers, colors, strict=True)
+    return render("legend.html.jinja", workers=shown, lost=lost, hidden=count - len(workers))
 
 
 def events_html(lines: Iterable[tuple[float, str]]) -> str:
