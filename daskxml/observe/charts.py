@@ -248,8 +248,7 @@ def _each(runs: Sequence[Course], x: Value, y: Value) -> tuple[Series, ...]:
 
 
 def _points(points: Iterable[Point], x: Value, y: Value) -> Floats:
-    found = np.array([(x(point), y(point)) for point in points], dtype=np.float64).reshape(-1, 2)
-    return found[np.isfinite(found[:, 1])]
+    return np.array([(x(point), y(point)) for point in points if math.isfinite(y(point))])
 
 
 def busy_chart(runs: Sequence[Course]) -> Chart:

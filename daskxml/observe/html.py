@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,7 +109,7 @@ def draw(chart: Chart, *, titled: bool = True) -> str:
         return ""
     if chart.bars:
         return render("bars.html.jinja", chart=chart, titled=titled)
-    frame = _frame(chart)
+    frame = _Frame(chart)
     hovers = max(8, _HOVERS // len(chart.series))
     return render(
         "chart.html.jinja", chart=chart, titled=titled, frame=frame, width=WIDTH, left=_LEFT,
@@ -119,17 +118,17 @@ def draw(chart: Chart, *, titled: bool = True) -> str:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Frame:
-    """The rectangle that is drawn in, and the values at its edges."""
+    """The rectangle that a chart is drawn in, and the values at its edges."""
 
-    top: float
-    x_range: tuple[float, float]
-    y_ticks: Sequence[float]
-
-    @property
-    def bottom(self) -> float:
-        return self.top + PLOT_HEIGHT
+    def __init__(self, chart: Chart) -> None:
+        (left, right), (low, high) = chart.ranges()
+        if 0.0 <= left <= right / 3:
+            left = 0.0
+        if not right > left:
+            left, right = left - 0.5, right + 0.5
+        self.x_range, self.y_ticks = (left, right), ticks(low, high)
+        self.bottom = PLOT_HEIGHT + (24.0 if chart.y_label else 10.0)
 
     def x(self, value: float) -> float:
         low, high = self.x_range
@@ -145,17 +144,6 @@ class _Frame:
 
     def x_name(self, value: float) -> str:
         return exact(round(value, 3))
-
-
-def _frame(chart: Chart) -> _Frame:
-    (left, right), (low, high) = chart.ranges()
-    if 0.0 <= left <= right / 3:
-        left = 0.0
-    if not right > left:
-        left, right = left - 0.5, right + 0.5
-    return _Frame(
-        top=24.0 if chart.y_label else 10.0, x_range=(left, right), y_ticks=ticks(low, high)
-    )
 
 
 def _line(frame: _Frame, line: Series, hovers: int) -> dict[str, Any]:
