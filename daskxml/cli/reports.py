@@ -56,7 +56,7 @@ def print_comparison(compared: Comparison) -> None:
 
     The table is never narrower than its columns need.
     """
-    if compared.level is None or not compared.metrics:
+    if compared.level is None:
         return
     title = f"{compared.metric} of at least {compared.level:.4g}"
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)

@@ -26,7 +26,6 @@ from daskxml.records.run_dir import HISTORY_FILE, RUN_FILE
 
 PAGE, TEMPLATE, DEFAULT_METRIC = "index.html", "page.html.jinja", "P@1"
 _MOST_EVENTS = 100
-_UNIQUE = ("run.name",)  # settings that differ in all runs
 SIMULATION_FILE, MODEL_FILE = "simulation.json", "model.json"
 NEEDED = {"megabatch", "rows", "train_s", "merge_s", "metrics", "workers"}  # of a row
 
@@ -266,14 +265,11 @@ class Comparison:
     ----------
     runs
         At least one.
-    metrics
-        All that any run has measured.
     metric, level
         What is compared, and the level to reach; None where it was never measured.
     """
 
     runs: Sequence[StoredRun]
-    metrics: Sequence[str]
     metric: str
     level: float | None
 
@@ -309,7 +305,7 @@ class Comparison:
         best = max((value for value in values if value is not None), default=None)
         if level is None and best is not None:
             level = run_view.NEAR_BEST * best
-        return cls(runs=runs, metrics=known, metric=chosen, level=level if known else None)
+        return cls(runs=runs, metric=chosen, level=level if known else None)
 
     def write(self, folder: Path) -> Path:
         """Write the page of a report, which needs no other file; one that is there is replaced.
@@ -372,9 +368,8 @@ class Comparison:
             "waiting_share": spent["waiting"] / training_s if training_s else None,
             "last": run.metrics.get(self.metric),
             "best": run_view.best_value(run.history, self.metric),
-            "reached": None
-            if self.level is None
-            else run_view.reach(run.history, self.metric, self.level),
+            # Without a level no run has measured the metric, and so none has reached any.
+            "reached": run_view.reach(run.history, self.metric, self.level or 0.0),
         }
 
 
@@ -390,7 +385,7 @@ def _check(metric: str, known: Sequence[str], runs: Sequence[StoredRun]) -> None
 
 
 def differences(runs: Sequence[StoredRun]) -> dict[str, list[Any]]:
-    """Return the settings that are not the same in all runs, with each run's value.
+    """Return the settings, other than the name, that differ among runs, with each run's value.
 
     Examples
     --------
@@ -406,5 +401,5 @@ def differences(runs: Sequence[StoredRun]) -> dict[str, list[Any]]:
     return {
         key: found
         for key, found in values.items()
-        if key not in _UNIQUE and any(value != found[0] for value in found)
+        if key != "run.name" and any(value != found[0] for value in found)
     }
