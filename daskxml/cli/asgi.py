@@ -242,7 +242,7 @@ def create_app(directory: str | Path, settings: ServingSettings | None = None) -
     api.get("/docs", include_in_schema=False)(_page)
     for kind, answer in _ERRORS.items():
         api.add_exception_handler(kind, answer)
-    api.add_middleware(Counted, count=server.count)
+    api.add_middleware(counted, count=server.count)
     plain = api.openapi
 
     def described() -> dict[str, Any]:
@@ -399,21 +399,18 @@ class Server:
         self._requests.labels(path if path in _PATHS else "other", str(status)).inc()
 
 
-class Counted:
-    """An ASGI application in front of another: it reports the status of every response."""
+def counted(app: ASGIApp, count: Callable[[str, int], object]) -> ASGIApp:
+    """Return an ASGI application in front of another: it reports the status of every response."""
 
-    def __init__(self, app: ASGIApp, count: Callable[[str, int], object]) -> None:
-        self._app, self._count = app, count
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._count(scope["path"], message["status"])
+                count(scope["path"], message["status"])
             await send(message)
 
-        await self._app(scope, receive, noted)
+        await app(scope, receive, noted)
+
+    return answer
 
 
 async def _aside(is_long: bool, call: Callable[..., Any], *given: Any) -> Any:
