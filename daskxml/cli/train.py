@@ -84,7 +84,7 @@ def _train(config: RunConfig, out: str, **arguments: Any) -> int:
 
     Returns
     -------
-    The exit status: 130 if Ctrl-C ended the run at a merge, else 0.
+    The exit status; see `print_outcome`.
     """
     print(as_toml(config.changes()), flush=True)
     with make_progress(f"daskxml {config.run.name}".rstrip()) as progress:
@@ -94,12 +94,16 @@ def _train(config: RunConfig, out: str, **arguments: Any) -> int:
         places["dashboard"] = progress.view.dashboard
     if done.reason == "interrupt":
         places["go on"] = f"daskxml train --resume {shlex.quote(out)}"
-    print_outcome(done, places)
-    return INTERRUPTED if done.reason == "interrupt" else 0
+    return print_outcome(done, places)
 
 
-def print_outcome(done: daskxml.Run, places: Mapping[str, str]) -> None:
-    """Print the last metrics of a run that is over, the reason of its end, and its places."""
+def print_outcome(done: daskxml.Run, places: Mapping[str, str]) -> int:
+    """Print the last metrics of a run that is over, the reason of its end, and its places.
+
+    Returns
+    -------
+    The exit status: 130 if Ctrl-C ended the run at a merge, else 0.
+    """
     measured = [row for row in done.history if row["metrics"]]
     if measured:
         last = measured[-1]
@@ -107,6 +111,7 @@ def print_outcome(done: daskxml.Run, places: Mapping[str, str]) -> None:
         print(f"after {work}, {last['wall_s']:.1f} s:")
         print_metrics(last["metrics"])
     print_lines({"ended by": done.reason, **places})
+    return INTERRUPTED if done.reason == "interrupt" else 0
 
 
 def free_directory(stem: str) -> str:
@@ -145,8 +150,7 @@ def simulate(options: Options) -> int:
             out=options.out,
             on_event=progress,
         )
-    print_outcome(done, {"run": options.out})
-    return INTERRUPTED if done.reason == "interrupt" else 0
+    return print_outcome(done, {"run": options.out})
 
 
 def _costs(options: Options, config: RunConfig) -> tuple[Any, Any]:
@@ -183,8 +187,7 @@ def runs(options: Options) -> int:
     records = daskxml.runs(scheduler=options.scheduler)
     if options.json:
         for record in records:
-            names = (each.name for each in fields(record) if each.repr)
-            shown = {name: getattr(record, name) for name in names}
+            shown = {each.name: getattr(record, each.name) for each in fields(record) if each.repr}
             print(json.dumps(shown))
     elif records:
         Console(highlight=False).print(runs_table(records))
@@ -241,8 +244,8 @@ def runs_table(records: Iterable[RunHandle]) -> Table:
         table.add_column(header, justify="right", no_wrap=True)
     table.add_column("directory", overflow="fold")  # never cut: users copy it
     for record in records:
-        begun, today = time.localtime(record.begun_at_s), time.localtime()
-        is_today = (begun.tm_year, begun.tm_yday) == (today.tm_year, today.tm_yday)
+        begun = time.localtime(record.begun_at_s)
+        is_today = begun[:3] == time.localtime()[:3]
         precision = f"{record.metrics['P@1']:.4f}" if "P@1" in record.metrics else ""
         state = FAILED if record.state.startswith(FAILED) else record.state
         state += "" if record.is_detached else " (attached)"
