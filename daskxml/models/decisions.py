@@ -296,10 +296,9 @@ def fit_threshold(scores: Array, hits: Array, positives: int) -> float:
     >>> fit_threshold(np.array([0.2, 0.4, 0.6, 0.8]), np.array([False, True, False, True]), 2)
     0.30000000000000004
     """
-    _, cuts, objective = _cuts(
-        np.zeros(len(scores), np.int64), scores, hits, np.array([positives]), None, 0.0
-    )
-    return float(cuts[np.argmax(objective)]) if cuts.size else 1.0
+    _, cuts, right, chosen = _cuts(np.zeros(len(scores), np.int64), scores, hits)
+    f1 = 2.0 * right / np.maximum(chosen + positives, 1)
+    return float(cuts[np.argmax(f1)]) if cuts.size else 1.0
 
 
 def fit_label_thresholds(
@@ -330,16 +329,17 @@ def fit_label_thresholds(
     if not (len(scores) and positives.any() and np.isfinite(prior)):
         return nobody
     pooled = _Pooled(scores, hits, int(positives.sum()))
-    labels, cuts, own = _cuts(ids, scores, hits, positives, pooled, prior)
+    labels, cuts, right, chosen = _cuts(ids, scores, hits)
+    own = pooled.f1(cuts, right, chosen, positives[labels], prior)
     starts = np.flatnonzero(np.append(True, np.diff(labels) > 0))
     best = np.maximum.reduceat(own, starts)
     is_best = own == np.repeat(best, np.diff(np.append(starts, own.size)))
     places = np.flatnonzero(is_best)
     found, first = np.unique(labels[places], return_index=True)  # the highest of equal ones
-    chosen = scores > threshold
-    counts = np.bincount(ids[chosen], minlength=positives.size)[found]
-    right = np.bincount(ids[chosen & hits], minlength=positives.size)[found]
-    common = pooled.f1(threshold, right, counts, positives[found], prior)
+    is_chosen = scores > threshold
+    chosen = np.bincount(ids[is_chosen], minlength=positives.size)[found]
+    right = np.bincount(ids[is_chosen & hits], minlength=positives.size)[found]
+    common = pooled.f1(threshold, right, chosen, positives[found], prior)
     is_own = (positives[found] > 0) & (best > common)
     return found[is_own], cuts[places[first]][is_own]
 
@@ -362,16 +362,16 @@ class _Pooled:
         return 2.0 * right / np.maximum(both, 1e-300)
 
 
-def _cuts(
-    ids: Array, scores: Array, hits: Array, positives: Array, pooled: _Pooled | None, prior: float
-) -> tuple[Array, Array, Array]:
-    """Return where each label's pairs can be cut, and the F1 of each cut.
+def _cuts(ids: Array, scores: Array, hits: Array) -> tuple[Array, Array, Array, Array]:
+    """Return where each label's pairs can be cut, and what each cut chooses.
 
     Returns
     -------
-    labels, cuts, f1
+    labels, cuts
         ``(cuts,)``: sorted by label, then from the highest threshold to the lowest, each halfway
         between two of the label's scores; the last is just below its lowest.
+    right, chosen
+        ``(cuts,)``: how many of the label's pairs are above the cut and true, and above it.
     """
     order = np.lexsort((-scores, ids))
     labels, levels = np.asarray(ids, np.int64)[order], np.asarray(scores, np.float64)[order]
@@ -385,7 +385,4 @@ def _cuts(
     below = np.append(levels[1:], 0.0)[: labels.size]
     cuts = np.where(is_last, np.nextafter(levels, -1.0), (levels + below) / 2.0)
     keeps = is_last | (below < levels)
-    labels, cuts, right, chosen = labels[keeps], cuts[keeps], right[keeps], chosen[keeps]
-    if pooled is None:
-        return labels, cuts, 2.0 * right / np.maximum(chosen + positives[labels], 1)
-    return labels, cuts, pooled.f1(cuts, right, chosen, positives[labels], prior)
+    return labels[keeps], cuts[keeps], right[keeps], chosen[keeps]
