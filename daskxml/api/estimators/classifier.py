@@ -221,8 +221,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         X = self._check_features(X, reset=is_first)
         given = read_labels(y)
         check_lengths(X.shape[0], given.indicator.shape[0])
-        labels = given.labels if known is None else known.grown(given.labels)
-        indicator = given.indicator if known is None else given.aligned(known)
+        known = known or given.labels
+        labels, indicator = known.grown(given.labels), given.aligned(known)
         test = self._eval_rows(eval_set, labels)
         config = resolve_settings(self, X.shape[0], labels, has_tests=test is not None)
         if one_epoch_of is not None:
@@ -244,9 +244,8 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         if eval_set is None:
             return None
         X, y = pair_of(eval_set)
-        X, indicator = self._check_features(X, reset=False), labels.encode_known(y, "left out")
-        check_lengths(X.shape[0], indicator.shape[0])
-        return Matrices(X, indicator)
+        X = self._check_features(X, reset=False)
+        return Matrices(X, labels.encode_known(y, X.shape[0]))
 
     def _train(
         self, config: RunConfig, labels: LabelSet, rows: Any, test: Any,
@@ -318,8 +317,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
                 "calibrate is for rows of several labels: for one label a row take scikit-learn's "
                 "CalibratedClassifierCV"
             )
-        indicator = self.labels_.encode_known(y, "left out")
-        check_lengths(X.shape[0], indicator.shape[0])
+        indicator = self.labels_.encode_known(y, X.shape[0])
         self.model_ = self.model_.calibrate(X, indicator, k=k, f1=f1)
         return self
 

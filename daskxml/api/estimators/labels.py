@@ -31,7 +31,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d
 
 from daskxml.core.errors import InputError
-from daskxml.data.rows import check_targets
+from daskxml.data.rows import check_targets, from_scipy, to_scipy
 from daskxml.models.rankings import warn_of_unknown
 
 COLUMN_VECTOR = "A column-vector y was passed when a 1d array was expected: it is taken as one"
@@ -112,10 +112,17 @@ class LabelSet:
         """
         return read_labels(y, may_be_none=True).aligned(self)
 
-    def encode_known(self, y: Any, then: str) -> scipy.sparse.csr_matrix:
-        """Return the indicator of these labels alone; warn of others, ``then`` what is done."""
+    def encode_known(self, y: Any, rows: int) -> scipy.sparse.csr_matrix:
+        """Return the indicator ``(rows, labels)`` of these labels alone; warn of others.
+
+        Raises
+        ------
+        LabelsError
+            If there are labels of more or fewer rows.
+        """
         indicator, known = self.encode(y), len(self.classes)
-        warn_of_unknown(indicator.shape[1] - known, then)
+        warn_of_unknown(indicator.shape[1] - known, "left out")
+        check_lengths(rows, indicator.shape[0])
         return indicator[:, :known]
 
     def joined(self, other: LabelSet) -> LabelSet:
@@ -293,18 +300,12 @@ def _single(y: Any) -> GivenLabels:
     parts = [part.strip() for label in classes.tolist() for part in str(label).split(",")]
     if len(set(parts)) < len(parts):
         warnings.warn(COMMAS, UserWarning, stacklevel=4)
-    rows = np.arange(len(array) + 1, dtype=np.int64)
-    ones = np.ones(len(array), np.float32)
-    shape = (len(array), len(classes))
-    indicator = scipy.sparse.csr_matrix((ones, columns.astype(np.int32), rows), shape)
+    indicator = scipy.sparse.identity(len(classes), np.float32, "csr")[columns]
     return GivenLabels(LabelSet("single", classes, array.dtype), indicator)
 
 
 def _indicator(form: str, matrix: Any) -> GivenLabels:
     csr = scipy.sparse.csr_matrix(matrix)
     check_targets(csr.data)
-    csr.eliminate_zeros()
-    csr.sort_indices()
-    ones = np.ones(csr.nnz, np.float32)
-    indicator = scipy.sparse.csr_matrix((ones, csr.indices, csr.indptr), csr.shape)
+    indicator = to_scipy(from_scipy(csr, ones=True))
     return GivenLabels(LabelSet(form, np.arange(csr.shape[1]), matrix.dtype), indicator)
