@@ -132,10 +132,8 @@ def evaluate_partitions(
     1.0
     """
     sums = MetricSums.zero(k)
-    weights = model.inverse_propensity
     for partition in partitions:
         ids, _ = model.predict_top_k(partition, sums.ks[-1])
-        if partition.labels.columns > weights.size:
-            weights = model.weights_of(partition.labels.columns)
+        weights = model.weights_of(partition.labels.columns)
         sums += metric_sums(ids, partition.labels, weights, sums.ks)
     return sums
