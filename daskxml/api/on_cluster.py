@@ -92,18 +92,16 @@ class Cluster:
             placed = place_given(client, given, config)
             publish = _releasing(publish, given, placed)
             follower = RunFollower(client, _new_name(), publish, job.directory, config)
-            try:
+            with contextlib.ExitStack() as stack:
+                stack.callback(forget, client, follower.run)
                 follower.start(
                     {name: [part.key for part in parts] for name, parts in placed.items()},
                     [stage for rows in given.values() for stage in getattr(rows, "stages", ())],
                     is_detached,
                 )
                 yield follower, placed
-            except BaseException:
-                forget(client, follower.run)
-                raise
-            if not is_detached:
-                forget(client, follower.run)
+                if is_detached:
+                    stack.pop_all()
 
 
 def _has_texts(client: Client, config: RunConfig, given: Sequence[str]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -410,10 +410,8 @@ class RunFollower:
     def _fetch_model(self, run_dir: str | None) -> Model:
         """Fetch the model from a worker, not through the scheduler if that can be avoided."""
         if run_dir is not None:  # not visible on this machine
-            return Model(*self._on_worker(None, read_model, run_dir))
+            return Model(*submit(self.client, read_model, run_dir).result())
         holder = self.call("daskxml_holder")
         header = ModelHeader.from_dict(holder["header"])
-        return Model(*self._on_worker(holder["address"], model_of, self.run, header))
-
-    def _on_worker(self, address: str | None, task: Callable[..., Any], *args: Any) -> Any:
-        return submit(self.client, task, *args, workers=address).result()
+        task = submit(self.client, model_of, self.run, header, workers=holder["address"])
+        return Model(*task.result())

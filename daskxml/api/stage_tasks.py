@@ -32,8 +32,7 @@ def as_pair(partition: Any) -> tuple[Any, Any]:
     """Return a partition as users see it: rows are SciPy's matrices, which share its memory."""
     if isinstance(partition, Partition):
         return to_scipy(partition.features), to_scipy(partition.labels)
-    X, Y = partition
-    return X, Y
+    return partition
 
 
 def as_partition(pair: Any) -> Any:
@@ -108,11 +107,6 @@ def find_in(partition: Any, each: Function, settings: Mapping[str, Any]) -> Any:
 def count_labels(X: Any, Y: Any) -> Any:
     """Return how many rows have each label."""
     return np.bincount(Y.indices, minlength=Y.shape[1])
-
-
-def add_up(counts: Sequence[Any]) -> Any:
-    """Return the sum of counts."""
-    return np.sum(counts, axis=0)
 
 
 def without_rare(X: Any, Y: Any, counts: Any, least: int) -> tuple[Any, Any]:

@@ -413,7 +413,7 @@ class RowStages:
 
         The labels' numbers, and the rows that are left without any, stay.
         """
-        counts = self.reduce(tasks.count_labels, tasks.add_up, rows, name="count labels")
+        counts = self.reduce(tasks.count_labels, sum, rows, name="count labels")
         kept = self.map(tasks.without_rare, rows, counts, name="drop rare labels", least=least)
         return kept.named(rows.names)
 
