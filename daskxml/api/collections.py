@@ -45,7 +45,8 @@ class DaskRows:
     blocks
         For each block the arguments of ``read``, Dask's tasks among them.
     read
-        Makes a partition of them and of a `Dialect`, on a worker.
+        Makes a partition of them on a worker; of a data frame's, with a `Dialect` and the columns
+        to read.
     columns
         Of a data frame.
     sample_weight
@@ -86,11 +87,11 @@ class DaskRows:
             feature_names=data.feature_names or features,
             label_names=data.label_names,
         )
-        known = columns_to_read(self.columns, dialect) if self.columns else ()
+        how = (dialect, columns_to_read(self.columns, dialect)) if self.columns else ()
         task = delayed(self.read, pure=False, name="read-block")
         name = f"read-block-{uuid4().hex}"  # of this call: Dask shares tasks with the same keys
         parts = [
-            task(*block, dialect, known, dask_key_name=f"{name}-{number}")
+            task(*block, *how, dask_key_name=f"{name}-{number}")
             for number, block in enumerate(self.blocks)
         ]
         return list(client.compute(parts))
@@ -244,13 +245,11 @@ def as_scipy(block: Any) -> Any:
     return block.to_scipy_sparse() if hasattr(block, "to_scipy_sparse") else block
 
 
-def _read_arrays(
-    X: Any, Y: Any, first: int, features: int, labels: int, dialect: Dialect, known: Any
-) -> Partition:
+def _read_arrays(X: Any, Y: Any, first: int, features: int, labels: int) -> Partition:
     return matrix_partition(X, Y, first_row=first, shape=(features, labels))
 
 
-def _read_pair(pair: Any, number: int, dialect: Dialect, known: Any) -> Partition:
+def _read_pair(pair: Any, number: int) -> Partition:
     try:
         found = as_partition(pair)
     except InputError as error:
