@@ -166,6 +166,7 @@ def many_rows(seed: int) -> tuple[Any, Any]:
     return X, sp.csr_matrix((np.ones(10_000), labels, np.arange(10_001)), shape=(10_000, 20))
 
 
+@pytest.mark.slow
 def test_the_client_holds_no_rows_and_a_lost_worker_is_made_up_for(client, expected) -> None:
     """Eighteen blocks of five megabytes; `expected` has warmed this process up."""
     pairs = [delayed(many_rows, pure=False)(seed) for seed in range(18)]

@@ -103,6 +103,7 @@ def test_few_blocks_are_under_way_at_a_time(
     assert len(client.futures) == held
 
 
+@pytest.mark.slow
 def test_a_worker_is_killed(client: Client, world: tuple[Path, Model], tmp_path: Path) -> None:
     folder, model = world
     out = tmp_path / "out.jsonl"

@@ -253,6 +253,7 @@ def test_wrong_documents_are_one_line(client: Client, tmp_path: Path) -> None:
         assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_the_documents_of_a_run_file(
     client: Client, files: dict[str, Path], tmp_path: Path
 ) -> None:

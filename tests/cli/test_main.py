@@ -239,6 +239,7 @@ def test_a_reader_that_leaves_early_gets_no_traceback():
     assert done.stdout in ("141\n", "0\n")  # all was written before it left
 
 
+@pytest.mark.slow
 def test_streams_may_be_closed_or_lack_letters(tmp_path):
     rows = tmp_path / "unié☃.txt"
     rows.write_text("2 2 2\n0 0:1\n1 1:1\n")

@@ -35,6 +35,7 @@ def trained(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_without_a_run_file_four_trees_are_trained(trained, capsys):
     train, test, out = (str(trained / name) for name in ("train.txt", "test.txt", "trees"))
     assert main(["train", train, "--test", test, "--workers", "1", "--out", out]) == 0

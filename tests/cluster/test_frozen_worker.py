@@ -63,6 +63,7 @@ def test_the_others_go_on_and_the_frozen_one_comes_back(tmp_path):
     assert daskxml.verify(tmp_path / "run").disagreements == ()
 
 
+@pytest.mark.slow
 def test_one_that_holds_the_run_up_is_started_again(tmp_path, monkeypatch):
     monkeypatch.setattr(scheduler_plugin, "GIVE_UP_S", 3.0)
     path = write_xml(tmp_path / "train.txt", SPEC, "train")

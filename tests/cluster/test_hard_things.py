@@ -181,6 +181,7 @@ def test_a_cluster_forgets_the_run_of_a_client_that_is_killed(
     resume_on(client, out, int(checkpoints(out)[-1].stem) + 2)
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_at_once_where_that_of_a_killed_client_goes_on(
     client: Client, run_file: Path, data: Data, tmp_path: Path
 ) -> None:
