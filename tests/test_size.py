@@ -19,7 +19,7 @@ LIMITS = {
     "lines of the package": 30_222,
     "benchmark scripts": 30,
     "lines of benchmarks": 5_500,
-    "lines of tests": 36_622,
+    "lines of tests": 36_630,
     "pages": 50,
     "run files": 26,
     "commands": 16,

@@ -7,8 +7,11 @@ import pytest
 import harness.nvrtc as nvrtc
 from daskxml.kernels.cuda.device import FUSED, cuda_source, kernel_names
 
-pytestmark = pytest.mark.skipif(not nvrtc.is_there(), reason="NVRTC is not installed")
-CAPABILITIES = *(pytest.param(each, marks=pytest.mark.slow) for each in (70, 80)), 90
+pytestmark = [
+    pytest.mark.skipif(not nvrtc.is_there(), reason="NVRTC is not installed"),
+    pytest.mark.slow,
+]
+CAPABILITIES = 70, 80, 90
 AS_CUPY = "--std=c++17", "-ftz=true"
 BOUNDED = ("fit_nodes",)  # of launch bounds of their own
 _USED = re.compile(
@@ -41,7 +44,6 @@ def test_no_kernel_spills_its_registers(built):
     assert max(registers for *_, registers in used.values()) <= 64  # 1,024 of them
 
 
-@pytest.mark.slow
 def test_the_fused_kernels_share_a_multiprocessor():
     """What `BOUNDS` asks for; nothing goes through memory."""
     options = "--gpu-architecture=sm_90a", *AS_CUPY, "--ptxas-options=-v"
@@ -58,7 +60,6 @@ def test_what_is_wrong_is_refused():
         nvrtc.build("__global__ void f() { undefined_name; }", "--gpu-architecture=sm_90")
 
 
-@pytest.mark.slow
 def test_text_is_had_as_well():
     """What CuPy asks for where the driver is older than the compiler."""
     code, _ = nvrtc.build(cuda_source(), "--gpu-architecture=compute_70", *AS_CUPY)
