@@ -271,8 +271,7 @@ COMMANDS = {
         _takes("--watch", type=number, dest="watch_s", metavar="S",
                help="interval of looking for a newer model in DIR (default: never)"),
     )),
-    "calibrate": Command(
-        "data", "calibrate a model's probabilities and choose label thresholds", (
+    "calibrate": Command("data", "calibrate a model's probabilities and choose label thresholds", (
         _MODEL,
         _takes("rows", nargs="*", metavar="FILE", help="rows that the model was not trained on "
                "(default: those held out by data.validation)"),
@@ -313,10 +312,11 @@ COMMANDS = {
     )),
     "verify": Command(
         "reports", "recompute the decisions and counts of runs from their histories", (
-        _RUNS, _flag("--json", "print one JSON object a line, with all disagreements"),
-        _takes("--data", nargs="+", default=(), metavar="FILE",
-               help="test rows of the runs: recompute the metrics of their models, too"),
-    )),
+            _RUNS, _flag("--json", "print one JSON object a line, with all disagreements"),
+            _takes("--data", nargs="+", default=(), metavar="FILE",
+                   help="test rows of the runs: recompute the metrics of their models, too"),
+        ),
+    ),
     "inspect": Command("inspect", "describe data files and their problems, or the installation", (
         _takes("data", nargs="*", metavar="FILE",
                help="rows as text, Parquet, Arrow, JSON lines, CSV or SciPy npz; without a file, "

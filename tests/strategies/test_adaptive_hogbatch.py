@@ -269,6 +269,7 @@ def test_at_1_to_250_the_updates_come_together(lease_s, threads):
     assert cluster.now_s < 1.2 * 8 * 204800 / sum(speeds.values())
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 64),
     st.integers(0, 6),
@@ -279,7 +280,6 @@ def test_at_1_to_250_the_updates_come_together(lease_s, threads):
     st.sampled_from([0.0, 0.02, 0.5]),
 )
 @settings(max_examples=50, deadline=None)
-@pytest.mark.slow
 def test_bounds_are_never_left_and_updates_are_counted(
     batch_max, batch_min, pool_min, pool_more, alpha, workers, lease_s
 ):
