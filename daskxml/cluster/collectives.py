@@ -32,7 +32,7 @@ from daskxml.transport.communicator import CollectiveId, ProcessGroup
 ATTEMPTS = 4
 
 Batches = Sequence[Sequence[Span]]
-Fetch = Callable[[WorkerHandle, Batches], tuple[tasks.FetchedKeys, list[Future]]]
+Fetch = Callable[[WorkerHandle, Batches], dict[Span, Future]]
 Outcome = Answers | BaseException | None  # see `Collectives._attempt`
 
 
@@ -48,7 +48,7 @@ class Collectives:
     parameters
         Number of model parameters.
     fetch
-        Fetches rows that are not resident on a worker; returns their keys and futures.
+        Fetches rows that are not resident on a worker; returns their futures.
     """
 
     def __init__(self, group: WorkerGroup, parameters: int, fetch: Fetch) -> None:
@@ -124,7 +124,7 @@ class Collectives:
         parts = []
         for rank, worker in enumerate(workers):
             fetched = self._fetch(worker, command.batches[rank])
-            args = (peers, command, rank, *fetched)
+            args = (peers, command, rank, fetched)
             parts.append(self.group.ask(worker, "gang", tasks.run_gang, *args))
         answers = await self._attempt(peers, workers, parts)
         if answers is None:

@@ -31,6 +31,7 @@ from daskxml.core.errors import ClusterError, DaskxmlError
 from daskxml.records import checkpoint
 from daskxml.session import commands
 from daskxml.session.ledger import Span
+from daskxml.session.row_loading import Shards
 from daskxml.session.session import Session
 from daskxml.strategies.protocol import Measure
 
@@ -146,11 +147,11 @@ class Executor:
         worker = self.group.worker(command.workers[0])
         if worker.is_lost:  # the loss returns its rows; a later worker may be at its address
             return
-        fetched, parts = self._fetch(worker, command.batches[0])
+        fetched = self._fetch(worker, command.batches[0])
         # Quicker than by Dask, and traversed by nobody.
         lease = pickle.dumps((worker.turns, command, self.session.generation))
-        if parts:
-            self._start(worker, "rows", tasks.bring_lease, lease, fetched, parts)
+        if fetched:
+            self._start(worker, "rows", tasks.bring_lease, lease, fetched)
         else:
             message = {"op": LEASE, "run": self.group.run, "lease": lease}
             self.group.send(worker.address, message)
@@ -159,22 +160,18 @@ class Executor:
         self._leases[command.number] = worker
         self.group.timeline.lease_given(worker.name)
 
-    def _fetch(
-        self, worker: WorkerHandle, batches: Batches
-    ) -> tuple[tasks.FetchedKeys, list[Future]]:
+    def _fetch(self, worker: WorkerHandle, batches: Batches) -> dict[Span, Future]:
         """Fetch the rows of batches that are not resident on a worker."""
-        if self.session.placement.is_replicated:
-            return tasks.FetchedKeys(()), []
-        every = (span for batch in batches for span in batch)
-        spans = tuple(span for span in every if span.stream not in worker.train_shards)
-        return tasks.FetchedKeys(spans), [self._fetch_span(span) for span in spans]
+        spans = (span for batch in batches for span in batch)
+        held = worker.train_shards
+        return {span: self._fetch_span(span) for span in spans if span.stream not in held}
 
     def _fetch_span(self, span: Span) -> Future:
         run = self.group.run
         return self.group.client.submit(
             tasks.fetch_rows,
             self.train.parts[span.stream],
-            tasks.FetchedKeys((span,)),
+            span,
             self.train.rows[span.stream],
             self._seed,
             pure=False,
@@ -208,19 +205,10 @@ class Executor:
 
     async def _evaluate(self, command: commands.Evaluate) -> commands.Result:
         worker = self.group.worker(command.worker)
-        shards = tasks.ShardIds((), ())
-        if not self.session.placement.is_replicated:
-            shards = tasks.ShardIds(
-                train=_missing(command.train_pieces, worker.train_shards),
-                test=_missing(command.pieces, worker.test_shards),
-            )
-        test = [self.test.parts[shard] for shard in shards.test]
-        train = [self.train.parts[shard] for shard in shards.train]
-        args = (self.group.run, command, shards, test, train)
-        result: commands.EvaluationResult = await self.group.ask(
-            worker, "eval", tasks.evaluate_pieces, *args
-        )
-        return result
+        test = _missing(command.pieces, self.test, worker.test_shards)
+        train = _missing(command.train_pieces, self.train, worker.train_shards)
+        args = (self.group.run, command, test, train)
+        return await self.group.ask(worker, "eval", tasks.evaluate_pieces, *args)
 
     async def _checkpoint(self, command: commands.WriteCheckpoint) -> commands.Result:
         assert self.store is not None
@@ -267,17 +255,13 @@ class Executor:
 
     async def load_rows(self, worker: WorkerHandle) -> None:
         """Load a worker's rows onto it."""
-        placement, shards = self.session.placement, None
-        train, test = self.train.parts, self.test.parts
-        if not placement.is_replicated:
-            own = placement.train_shards(worker.name), placement.test_shards(worker.name)
-            shards = tasks.ShardIds(*map(tuple, own))
-            train, test = [train[i] for i in shards.train], [test[i] for i in shards.test]
-        args = (self.group.run, shards, train, test, self.label_counts)
+        placement = self.session.placement
+        train = {i: self.train.parts[i] for i in placement.train_shards(worker.name)}
+        test = {i: self.test.parts[i] for i in placement.test_shards(worker.name)}
+        args = (self.group.run, placement.is_replicated, train, test, self.label_counts)
         await self.group.ask(worker, "load", tasks.hold_rows, *args)
-        if shards is not None:
-            worker.train_shards.update(shards.train)
-            worker.test_shards.update(shards.test)
+        worker.train_shards.update(train)
+        worker.test_shards.update(test)
 
     async def _deliver(self, work: Coroutine[Any, Any, commands.Result | None]) -> None:
         try:
@@ -302,6 +286,6 @@ class Executor:
             self.lease_ended(lease)
 
 
-def _missing(pieces: Sequence[commands.Piece], held: set[int]) -> tuple[int, ...]:
+def _missing(pieces: Sequence[commands.Piece], shards: Shards, held: set[int]) -> dict[int, Future]:
     """Return the shards of pieces that a worker does not hold."""
-    return tuple(sorted({shard for shard, _, _ in pieces} - held))
+    return {shard: shards.parts[shard] for shard in sorted({s for s, _, _ in pieces} - held)}

@@ -71,7 +71,7 @@ class WorkerHandle:
     keeps_change
         Whether it brings what it changed when it was late.
     train_shards, test_shards
-        The shards that it holds, if the data is sharded.
+        The shards that it holds; all of them where the rows are replicated.
     loading
         Held while it loads shards.
     """

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from distributed import get_worker, secede
@@ -20,12 +20,13 @@ from daskxml.models.store import ModelHeader, write_model
 from daskxml.models.trained import WholeModel, calibrated
 from daskxml.records import checkpoint
 from daskxml.session.commands import Evaluate, EvaluationResult, RunWork
+from daskxml.session.ledger import Span
 from daskxml.transport.channels.shm_arrays import shared_zeros
 from daskxml.transport.communicator import ProcessGroup, Timeouts
 from daskxml.worker.batch_runner import warm_up
 from daskxml.worker.evaluation import evaluate, training_loss
 from daskxml.worker.gang_programs import gang_program, needs_server, rank_stats, server_program
-from daskxml.worker.resident_rows import span_rows
+from daskxml.worker.resident_rows import Fetched, span_rows
 from daskxml.worker.settings import WorkerSettings
 from daskxml.worker.shared_model import SharedHandle, SharedModel
 from daskxml.worker.training_worker import TrainingWorker
@@ -102,16 +103,15 @@ async def remove_worker(run: str, run_dir: str | None) -> None:
 
 
 def hold_rows(
-    run: str, shards: ShardIds | None, train: Sequence[Partition], test: Sequence[Partition],
+    run: str, are_all: bool, train: Mapping[int, Partition], test: Mapping[int, Partition],
     label_counts: Array,
 ) -> None:  # fmt: skip
-    """Add shards to those on this worker; None: these are all rows."""
+    """Add shards to those on this worker, or hold these, which are all rows."""
     worker = run_worker(run)
-    if shards is None:
-        worker.rows.hold_all(train, test)
+    if are_all:
+        worker.rows.hold_all([*train.values()], [*test.values()])
     else:
-        parts = zip((shards.train, shards.test), (train, test), strict=True)
-        worker.rows.hold(*(dict(zip(ids, held, strict=True)) for ids, held in parts))
+        worker.rows.hold(train, test)
     worker.count_labels(label_counts)
 
 
@@ -148,21 +148,6 @@ async def copy_model(run: str, donor: str, rebases: bool) -> tuple[int, bool]:
     return generation, keeps_change
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedKeys:
-    """Keys of the rows fetched for a task; an opaque value, which Dask does not traverse."""
-
-    keys: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ShardIds:
-    """Shards to hold, or fetched for a task."""
-
-    train: tuple[int, ...]
-    test: tuple[int, ...]
-
-
 def execute_leases(run: str, process: str) -> None:
     """Execute the leases of a worker as they come, and report each, until the run is over there.
 
@@ -183,9 +168,9 @@ def execute_leases(run: str, process: str) -> None:
         queue.report(message | {"work": asdict(work)})
 
 
-def bring_lease(run: str, lease: bytes, spans: FetchedKeys, fetched: Sequence[Partition]) -> None:
+def bring_lease(run: str, lease: bytes, fetched: Fetched) -> None:
     """Add a lease with rows that this worker does not hold."""
-    worker_plugin().add_lease(run, lease, dict(zip(spans.keys, fetched, strict=True)))
+    worker_plugin().add_lease(run, lease, fetched)
 
 
 def quick_norm(worker: TrainingWorker) -> float | None:
@@ -195,26 +180,19 @@ def quick_norm(worker: TrainingWorker) -> float | None:
     return worker.squared_norm()
 
 
-def fetch_rows(partition: Partition, span: FetchedKeys, stream_rows: int, seed: int) -> Partition:
+def fetch_rows(partition: Partition, span: Span, stream_rows: int, seed: int) -> Partition:
     """Return a span's rows, in its order, for a worker that does not hold its shard."""
-    return take_rows(partition, span_rows(span.keys[0], stream_rows, seed))
+    return take_rows(partition, span_rows(span, stream_rows, seed))
 
 
-def run_gang(
-    peers: ProcessGroup,
-    command: RunWork,
-    rank: int,
-    spans: FetchedKeys,
-    fetched: Sequence[Partition],
-) -> WorkStats:
+def run_gang(peers: ProcessGroup, command: RunWork, rank: int, fetched: Fetched) -> WorkStats:
     """Take part in a gang.
 
     The task leaves its slot in the thread pool: rows for another worker may be fetched here.
     """
     secede()
-    rows = dict(zip(spans.keys, fetched, strict=True))
     worker = run_worker(peers.id.run)
-    programs = {rank: gang_program(worker, command, rank, peers.hosts, rows)}
+    programs = {rank: gang_program(worker, command, rank, peers.hosts, fetched)}
     if needs_server(command.pattern):
         if rank == 0:
             programs[len(peers.addresses)] = server_program(worker, command)
@@ -225,14 +203,13 @@ def run_gang(
 
 
 def evaluate_pieces(
-    run: str, command: Evaluate, shards: ShardIds,
-    test: Sequence[Partition], train: Sequence[Partition],
-) -> EvaluationResult:  # fmt: skip
-    """Score test rows, and sum the loss of training rows; ``shards`` were fetched for this."""
-    worker, fetched = run_worker(run), dict(zip(shards.train, train, strict=True))
+    run: str, command: Evaluate, test: Mapping[int, Partition], train: Mapping[int, Partition]
+) -> EvaluationResult:
+    """Score test rows, and sum the loss of training rows; these shards were fetched for it."""
+    worker = run_worker(run)
     with queue_of(run).evaluation:
-        sums = evaluate(worker, command.pieces, dict(zip(shards.test, test, strict=True)))
-        loss = training_loss(worker, command.train_pieces, fetched)
+        sums = evaluate(worker, command.pieces, test)
+        loss = training_loss(worker, command.train_pieces, train)
     return EvaluationResult(command.number, sums, loss)
 
 

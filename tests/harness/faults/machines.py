@@ -307,6 +307,8 @@ def _resolved(arg: Any) -> Any:
         return arg.value
     if isinstance(arg, Task):
         return arg.answer.result()
+    if isinstance(arg, dict):
+        return {key: _resolved(it) for key, it in arg.items()}
     return [_resolved(it) for it in arg] if isinstance(arg, list) else arg
 
 
@@ -690,7 +692,8 @@ async def _serve(worker: Worker, comm: Comm) -> None:
 def _tasks_in(args: Any) -> list[Task]:
     found: list[Task] = []
     for arg in args:
-        found += [arg] if isinstance(arg, Task) else _tasks_in(arg) if type(arg) is list else []
+        parts = arg.values() if isinstance(arg, dict) else arg if type(arg) is list else ()
+        found += [arg] if isinstance(arg, Task) else _tasks_in(parts)
     return found
 
 
