@@ -42,6 +42,10 @@ class EventLog:
         self.events.append({"kind": kind, "at_s": time.time(), **values})
         self._count_change()
 
+    def warn(self, text: str) -> None:
+        """Add a warning: one line for the user."""
+        self.event("warning", text=text)
+
     def state(self, state: str, **values: Any) -> None:
         """Replace the current state."""
         self.status = {"kind": "status", "state": state, **values}

@@ -27,6 +27,7 @@ from daskxml.cluster.worker_group import (
     WorkerHandle,
 )
 from daskxml.cluster.worker_plugin import LEASE
+from daskxml.config import RunConfig
 from daskxml.core.errors import ClusterError, DaskxmlError
 from daskxml.records import checkpoint
 from daskxml.session import commands
@@ -67,19 +68,12 @@ class Executor:
         The workers.
     session
         Read for its placement, its strategy and its state, never changed.
-    data
-        The partitions on the workers.
-    seed
-        The run's seed.
+    config, data
+        The run file, and the partitions on the workers.
     emit
         Called with every event.
-    warn
-        Called with one line for the user.
-
-    Attributes
-    ----------
-    store
-        Run directory, and number of checkpoints to keep; None without a directory.
+    run_dir
+        Directory for checkpoints; None for none.
     stored
         The session and the path of the last checkpoint.
     """
@@ -88,17 +82,14 @@ class Executor:
         self,
         group: WorkerGroup,
         session: Session,
+        config: RunConfig,
         data: LoadedData,
-        seed: int,
         emit: Callable[[Event], None],
-        warn: Callable[[str], None],
+        run_dir: str | None = None,
+        stored: tuple[dict[str, Any], str] | None = None,
     ) -> None:
         self.group, self.session, self.emit = group, session, emit
-        rows = data.rows
-        self.train, self.test, self.label_counts = rows.train, rows.test, rows.label_counts
-        self.store: tuple[str, int] | None = None
-        self.stored: tuple[dict[str, Any], str] | None = None
-        self._seed, self._warn = seed, warn
+        self.config, self.data, self.stored, self._run_dir = config, data, stored, run_dir
         self._leases: dict[int, WorkerHandle] = {}
         self._to_load: set[WorkerHandle] = set()  # when what they load now is there
         self._tasks = BackgroundTasks(self._deliver)
@@ -167,13 +158,13 @@ class Executor:
         return {span: self._fetch_span(span) for span in spans if span.stream not in held}
 
     def _fetch_span(self, span: Span) -> Future:
-        run = self.group.run
+        run, train = self.group.run, self.data.rows.train
         return self.group.client.submit(
             tasks.fetch_rows,
-            self.train.parts[span.stream],
+            train.parts[span.stream],
             span,
-            self.train.rows[span.stream],
-            self._seed,
+            train.rows[span.stream],
+            self.config.run.seed,
             pure=False,
             key=f"daskxml-fetch-{run}-{span.epoch}-{span.stream}-{span.start}-{span.stop}",
         )
@@ -204,15 +195,15 @@ class Executor:
     # ------------------------------------------------------- other long tasks
 
     async def _evaluate(self, command: commands.Evaluate) -> commands.Result:
-        worker = self.group.worker(command.worker)
-        test = _missing(command.pieces, self.test, worker.test_shards)
-        train = _missing(command.train_pieces, self.train, worker.train_shards)
+        worker, rows = self.group.worker(command.worker), self.data.rows
+        test = _missing(command.pieces, rows.test, worker.test_shards)
+        train = _missing(command.train_pieces, rows.train, worker.train_shards)
         args = (self.group.run, command, test, train)
         return await self.group.ask(worker, "eval", tasks.evaluate_pieces, *args)
 
     async def _checkpoint(self, command: commands.WriteCheckpoint) -> commands.Result:
-        assert self.store is not None
-        run_dir, keep = self.store
+        run_dir, keep = self._run_dir, self.config.checkpoint.keep
+        assert run_dir is not None
         worker = self.group.worker(command.worker)
         session = self.session.plain()
         try:
@@ -222,7 +213,7 @@ class Executor:
             path = await self.group.ask(worker, "save", tasks.store_checkpoint, *args)
             self.stored = (session, path)
         except DaskxmlError as error:
-            self._warn(f"no checkpoint at mega-batch {command.megabatch}: {error.message}")
+            self.group.warn(f"no checkpoint at mega-batch {command.megabatch}: {error.message}")
             await self.group.ask(worker, "save", checkpoint.drop_local, run_dir, command.megabatch)
         return commands.CheckpointWritten()
 
@@ -255,10 +246,10 @@ class Executor:
 
     async def load_rows(self, worker: WorkerHandle) -> None:
         """Load a worker's rows onto it."""
-        placement = self.session.placement
-        train = {i: self.train.parts[i] for i in placement.train_shards(worker.name)}
-        test = {i: self.test.parts[i] for i in placement.test_shards(worker.name)}
-        args = (self.group.run, placement.is_replicated, train, test, self.label_counts)
+        placement, rows = self.session.placement, self.data.rows
+        train = {i: rows.train.parts[i] for i in placement.train_shards(worker.name)}
+        test = {i: rows.test.parts[i] for i in placement.test_shards(worker.name)}
+        args = (self.group.run, placement.is_replicated, train, test, rows.label_counts)
         await self.group.ask(worker, "load", tasks.hold_rows, *args)
         worker.train_shards.update(train)
         worker.test_shards.update(test)

@@ -210,7 +210,7 @@ class FitDriver(RunDriver):
         super().__init__(*args, **values)
         self.pool: DaskPool | None = None
         self._admission = Admission(
-            self.group, self.config, self.event_log.event, self._warn,
+            self.group, self.config, self.event_log.event,
             lambda worker: self.events.put_nowait(Admitted(worker)),
         )  # fmt: skip
 

@@ -9,7 +9,6 @@ from typing import Any, Literal
 from distributed import Client
 
 from daskxml.cluster import worker_tasks as tasks
-from daskxml.cluster.data_loading import LoadedData
 from daskxml.cluster.executor import CandidateReady, Executor
 from daskxml.cluster.worker_group import (
     LOOK_S,
@@ -49,8 +48,6 @@ class Admission:
         The workers, and the run file.
     publish
         Called with the kind and the values of events.
-    warn
-        Called with one line for the user.
     ready
         Called with a worker that came later and can take part.
     """
@@ -60,10 +57,9 @@ class Admission:
         group: WorkerGroup,
         config: RunConfig,
         publish: Callable[..., None],
-        warn: Callable[[str], None],
         ready: Callable[[WorkerHandle], None] = lambda worker: None,
     ) -> None:
-        self.group, self.config, self._publish, self._warn = group, config, publish, warn
+        self.group, self.config, self._publish = group, config, publish
         self._ready_to_join = ready
         self._tasks = BackgroundTasks(self._guard)
 
@@ -86,7 +82,7 @@ class Admission:
         except LostBeforeAnswer:
             pass
         except (DaskxmlError, OSError, ValueError, MemoryError) as error:
-            self._warn(f"a worker cannot join: {error}")
+            self.group.warn(f"a worker cannot join: {error}")
 
     async def close(self) -> None:
         """Stop preparing workers."""
@@ -116,7 +112,7 @@ class Admission:
         for problem in filter(None, problems.values()):
             if not fit:
                 raise problem
-            self._warn(f"a worker is left out: {problem}")
+            self.group.warn(f"a worker is left out: {problem}")
         return fit
 
     def problem(self, worker: WorkerHandle, present: Sequence[WorkerInfo]) -> DaskxmlError | None:
@@ -163,27 +159,15 @@ class Membership(Admission):
 
     Parameters
     ----------
-    group, executor
-        The workers, and what loads rows onto them.
-    config, data
-        The run file, and the loaded data.
+    executor
+        Executes the session's commands, and loads rows onto workers.
     publish
         Called with the kind and the values of events.
-    warn
-        Called with one line for the user.
     """
 
-    def __init__(
-        self,
-        group: WorkerGroup,
-        executor: Executor,
-        config: RunConfig,
-        data: LoadedData,
-        publish: Callable[..., None],
-        warn: Callable[[str], None],
-    ) -> None:
-        super().__init__(group, config, publish, warn)
-        self.executor, self.data = executor, data
+    def __init__(self, executor: Executor, publish: Callable[..., None]) -> None:
+        super().__init__(executor.group, executor.config, publish)
+        self.executor = executor
         self._ready: dict[WorkerHandle, None] = {}  # hold rows, and asked for a model
         self._copies: dict[WorkerHandle, asyncio.Task[None]] = {}  # of a newer model
 
@@ -363,8 +347,8 @@ class Membership(Admission):
             await self._copy_model(worker)
 
     def _settings(self, worker: WorkerHandle, present: Sequence[WorkerInfo]) -> WorkerSettings:
-        placement = self.executor.session.placement
-        facts = DataFacts.of(self.data.spec, placement, self.data.rows.facts)
+        placement, data = self.executor.session.placement, self.executor.data
+        facts = DataFacts.of(data.spec, placement, data.rows.facts)
         device, threads = self.kernels_of(worker.info, present)
         slot = WorkerSlot(
             device=device,

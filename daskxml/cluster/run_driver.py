@@ -92,8 +92,8 @@ class RunDriver:
         self.checkpoint, self._scattered = checkpoint, scattered
         self._shared, self._stages_before = shared or SharedRows(), stages
         self._names = setup.NO_NAMES
-        self.group = WorkerGroup(client, run, self._warn)
         self.event_log = EventLog()
+        self.group = WorkerGroup(client, run, self.event_log.warn)
         self.events: asyncio.Queue[Any] = asyncio.Queue()
         self.stored: tuple[dict[str, Any], str] | None = None
         self.executor: Executor | None = None
@@ -184,7 +184,7 @@ class RunDriver:
         workers = RunWorkers(self.config, self._infos, self.group.capabilities)
         workers.check()
         for text in workers.crowded_gpus():
-            self._warn(text)
+            self.group.warn(text)
         await self._check_run_dir()
         if self.writer is not None:
             await self.writer.open()
@@ -265,10 +265,11 @@ class RunDriver:
     async def _run_session(self) -> str:
         """Run a session from the last checkpoint, if there is one; return why it ended."""
         session = self.session = self._new_session()
-        executor = self.executor = self._new_executor(session)
-        membership = Membership(
-            self.group, executor, self.config, self.data, self.event_log.event, self._warn
+        emit = self.events.put_nowait
+        executor = self.executor = Executor(
+            self.group, session, self.config, self.data, emit, self.run_dir, self.stored
         )
+        membership = Membership(executor, self.event_log.event)
         self.event_log.state("preparing workers")
         workers = await membership.create_first(self._infos)
         self.membership = membership
@@ -294,7 +295,7 @@ class RunDriver:
         self._published, self.stored = loop.published, executor.stored
         self._set_late_aside(session)
         if reason == RESTART:
-            self._warn(f"{self.group.loss()}; going back to the last checkpoint")
+            self.group.warn(f"{self.group.loss()}; going back to the last checkpoint")
         else:
             await self._restore_best(session)
             await self._store_model(reason)
@@ -315,7 +316,7 @@ class RunDriver:
         answers = await self.group.ask_all(workers.values(), "model", tasks.restore_best, *args)
         having = [name for name, answer in answers.items() if answer is True]
         if not having:
-            self._warn(BEST_LOST.format(best))
+            self.group.warn(BEST_LOST.format(best))
             session.best = 0
         ordered = [*having, *(name for name in workers if name not in having)]
         self.group.workers = {name: workers[name] for name in ordered}
@@ -441,14 +442,6 @@ class RunDriver:
             on_error=lambda error: self.events.put_nowait(RunFailed(error)),
         )  # fmt: skip
 
-    def _new_executor(self, session: Session) -> Executor:
-        executor = Executor(
-            self.group, session, self.data, self.config.run.seed, self.events.put_nowait, self._warn
-        )
-        executor.stored = self.stored
-        executor.store = (self.run_dir, self.config.checkpoint.keep) if self.run_dir else None
-        return executor
-
     def _new_session(self) -> Session:
         session = setup.make_session(
             self.config,
@@ -462,9 +455,6 @@ class RunDriver:
         self._published = session.generation
         self._attempt = session.attempt = max(session.attempt, self._attempt + 1)
         return session
-
-    def _warn(self, text: str) -> None:
-        self.event_log.event("warning", text=text)
 
     # ----------------------------------------------------------------- result
 

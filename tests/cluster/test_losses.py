@@ -225,8 +225,10 @@ def test_a_norm_of_before_a_rebase_is_measured_anew() -> None:
             info = WorkerInfo(name, worker.address)
             group.workers[name] = WorkerHandle(info, squared_norm=4.0)
         session, donors = SimpleNamespace(generation=0), [group.workers["0"]]
-        executor: Any = SimpleNamespace(session=session, current=lambda: donors, emit=print)
-        membership = Membership(group, executor, config, cast("Any", None), print, print)
+        executor: Any = SimpleNamespace(
+            group=group, config=config, session=session, current=lambda: donors, emit=print
+        )
+        membership = Membership(executor, print)
         membership.rebase(Rebase("late", keeps_change=True))
         await membership._copies[group.workers["late"]]
         collectives = Collectives(group, 10, cast("Any", None))

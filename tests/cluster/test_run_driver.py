@@ -254,7 +254,7 @@ def test_a_best_model_that_nobody_has_is_said_to_be_lost() -> None:
 
     driver, said, session = new_driver(), list[str](), SimpleNamespace(best=1, generation=2)
     driver.group.workers = {"0": WorkerHandle(WorkerInfo("0", "tcp://127.0.0.1:1"))}
-    driver.group.ask_all, driver._warn = answers, said.append
+    driver.group.ask_all, driver.group.warn = answers, said.append
     asyncio.run(driver._restore_best(session))
     assert session.best == 0
     assert said == ["the best model, of mega-batch 1, was lost; the last one is stored"]
@@ -287,9 +287,9 @@ def test_a_run_that_is_over_before_a_loss_is_handled_ends() -> None:
     backend.until("checkpoint")
     workers = {n: WorkerHandle(WorkerInfo(n, f"tcp://h:{n}")) for n in backend.workers}
     driver.group.workers |= workers
-    data: Any = SimpleNamespace(rows=SimpleNamespace(train=None, test=None, label_counts=None))
+    data: Any = None
     emit = driver.events.put_nowait
-    driver.executor = Executor(driver.group, backend.session, data, 0, emit, driver._warn)
+    driver.executor = Executor(driver.group, backend.session, driver.config, data, emit)
     loop = RunLoop(backend.session, driver.executor, cast("Any", None), driver.event_log.event)
     emit(CheckpointWritten())
     workers["b"].lost.set()
