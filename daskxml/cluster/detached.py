@@ -76,8 +76,8 @@ class HistoryWriter:
         if address in self._asked:
             self._asked[address].lost.set()
 
-    async def open(self) -> None:
-        """Lock the directory, once the client has unlocked it.
+    async def open(self) -> WorkerHandle:
+        """Return the worker that has locked the directory, once the client has unlocked it.
 
         Raises
         ------
@@ -86,7 +86,20 @@ class HistoryWriter:
         ClusterError
             If there is no worker.
         """
-        await self._owner()
+        deadline_s = time.monotonic() + LOCK_TIMEOUT_S
+        while self._worker is None or self._worker.is_lost:
+            try:
+                self._worker = await self._lock()
+            except LostBeforeAnswer:
+                continue
+            except ModelError:
+                # The client, or the previous worker, has not unlocked it yet. Or another worker has
+                # it for this run: Dask gave it what one was asked that died at its address.
+                if time.monotonic() > deadline_s:
+                    raise
+                self._refused += 1
+                await asyncio.sleep(RETRY_S)
+        return self._worker
 
     def start(self, history: Sequence[Mapping[str, Any]]) -> None:
         """Write every event from now on; ``history`` is that of a resumed run."""
@@ -158,26 +171,9 @@ class HistoryWriter:
     async def _ask(self, task: Callable[..., Any], *args: Any) -> Any:
         """Run a task on the worker that owns the directory; if it is lost, on the next owner."""
         while True:
-            worker = await self._owner()
+            worker = await self.open()
             with contextlib.suppress(LostBeforeAnswer):
                 return await self._group.ask(worker, "write", task, self._group.run, *args)
-
-    async def _owner(self) -> WorkerHandle:
-        """Return the worker that has locked the directory."""
-        deadline_s = time.monotonic() + LOCK_TIMEOUT_S
-        while self._worker is None or self._worker.is_lost:
-            try:
-                self._worker = await self._lock()
-            except LostBeforeAnswer:
-                continue
-            except ModelError:
-                # The client, or the previous worker, has not unlocked it yet. Or another worker has
-                # it for this run: Dask gave it what one was asked that died at its address.
-                if time.monotonic() > deadline_s:
-                    raise
-                self._refused += 1
-                await asyncio.sleep(RETRY_S)
-        return self._worker
 
     async def _lock(self) -> WorkerHandle:
         """Let some worker lock the directory."""

@@ -11,7 +11,7 @@ from distributed.client import FutureCancelledError
 from distributed.scheduler import KilledWorker
 
 from daskxml.core import errors
-from daskxml.core.errors import ClusterError, DaskxmlError, InputError, lacks_memory
+from daskxml.core.errors import ClusterError, DaskxmlError, lacks_memory
 
 Event = dict[str, Any]
 GATHER_S = 0.05  # of changes for an answer: answers for each would take time from short merges
@@ -41,10 +41,6 @@ class EventLog:
         """Add an event."""
         self.events.append({"kind": kind, "at_s": time.time(), **values})
         self._count_change()
-
-    def warn(self, text: str) -> None:
-        """Add a warning: one line for the user."""
-        self.event("warning", text=text)
 
     def state(self, state: str, **values: Any) -> None:
         """Replace the current state."""
@@ -132,10 +128,8 @@ def explained(error: Exception) -> ClusterError | None:
 
 
 def _plain(error: Exception) -> Event:
-    if isinstance(error, InputError):
-        return {"type": "InputError", "args": [error.problem, error.path, error.line]}
     if isinstance(error, DaskxmlError):
-        return {"type": type(error).__name__, "args": [str(error)]}
+        return {"type": type(error).__name__, "args": [*error.args]}
     return {"type": "", "args": [f"{type(error).__name__}: {error}"]}
 
 

@@ -159,15 +159,9 @@ class Executor:
 
     def _fetch_span(self, span: Span) -> Future:
         run, train = self.group.run, self.data.rows.train
-        return self.group.client.submit(
-            tasks.fetch_rows,
-            train.parts[span.stream],
-            span,
-            train.rows[span.stream],
-            self.config.run.seed,
-            pure=False,
-            key=f"daskxml-fetch-{run}-{span.epoch}-{span.stream}-{span.start}-{span.stop}",
-        )
+        key = f"daskxml-fetch-{run}-{span.epoch}-{span.stream}-{span.start}-{span.stop}"
+        args = train.parts[span.stream], span, train.rows[span.stream], self.config.run.seed
+        return self.group.client.submit(tasks.fetch_rows, *args, pure=False, key=key)
 
     def lease_ended(
         self, lease: int, busy_s: float = 0.0, squared_norm: float | None = None

@@ -39,7 +39,6 @@ from daskxml.models.protocol import joined_arrays
 from daskxml.models.store import ModelHeader
 from daskxml.models.trained import WholeModel, calibrated
 from daskxml.records import checkpoint
-from daskxml.records.checkpoint import read_member, stored_members
 from daskxml.session.commands import StopRequest
 from daskxml.session.fit_run import FitData, FitRun, Steps
 from daskxml.session.task_pool import Task, TaskPool
@@ -210,9 +209,8 @@ class FitDriver(RunDriver):
         super().__init__(*args, **values)
         self.pool: DaskPool | None = None
         self._admission = Admission(
-            self.group, self.config, self.event_log.event,
-            lambda worker: self.events.put_nowait(Admitted(worker)),
-        )  # fmt: skip
+            self.group, self.config, lambda worker: self.events.put_nowait(Admitted(worker))
+        )
 
     # ---------------------------------------------- called by the scheduler plugin
 
@@ -243,8 +241,8 @@ class FitDriver(RunDriver):
         store = None if self.run_dir is None else (store_member, self.run_dir)
         run = self.session = FitRun(settings, data, pool, self.event_log.event, store)
         if self.checkpoint is not None:
-            files = await self._on_some_worker(stored_members, self.checkpoint)
-            await self._follow(run, pool, run.load(files, read_member))
+            files = await self._on_some_worker(checkpoint.stored_members, self.checkpoint)
+            await self._follow(run, pool, run.load(files, checkpoint.read_member))
         self._publish_ready([*run.history])
         await self._follow(run, pool, run.fit())
         await self._store_result(run)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence, Sized
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Literal
-
-from distributed import Client
 
 from daskxml.cluster import worker_tasks as tasks
 from daskxml.cluster.executor import CandidateReady, Executor
@@ -36,7 +34,6 @@ from daskxml.worker.settings import DataFacts, WorkerSettings, WorkerSlot
 
 MAX_OVERTAKEN = 3  # merges committed while a worker copies the model, before the run waits for it
 CATCH_UP_S = 5.0
-ARRIVAL_TIMEOUT_S = 60.0  # for the first worker of a cluster
 
 
 class Admission:
@@ -46,8 +43,6 @@ class Admission:
     ----------
     group, config
         The workers, and the run file.
-    publish
-        Called with the kind and the values of events.
     ready
         Called with a worker that came later and can take part.
     """
@@ -56,11 +51,9 @@ class Admission:
         self,
         group: WorkerGroup,
         config: RunConfig,
-        publish: Callable[..., None],
         ready: Callable[[WorkerHandle], None] = lambda worker: None,
     ) -> None:
-        self.group, self.config, self._publish = group, config, publish
-        self._ready_to_join = ready
+        self.group, self.config, self._ready_to_join = group, config, ready
         self._tasks = BackgroundTasks(self._guard)
 
     def prepare(self, info: WorkerInfo, present: Sequence[WorkerInfo]) -> None:
@@ -151,7 +144,7 @@ class Admission:
         known = self.group.capabilities
         found = {w.name: known[w.address].as_record() for w in workers if w.address in known}
         if found:
-            self._publish("equipment", workers=found)
+            self.group.publish("equipment", workers=found)
 
 
 class Membership(Admission):
@@ -161,12 +154,10 @@ class Membership(Admission):
     ----------
     executor
         Executes the session's commands, and loads rows onto workers.
-    publish
-        Called with the kind and the values of events.
     """
 
-    def __init__(self, executor: Executor, publish: Callable[..., None]) -> None:
-        super().__init__(executor.group, executor.config, publish)
+    def __init__(self, executor: Executor) -> None:
+        super().__init__(executor.group, executor.config)
         self.executor = executor
         self._ready: dict[WorkerHandle, None] = {}  # hold rows, and asked for a model
         self._copies: dict[WorkerHandle, asyncio.Task[None]] = {}  # of a newer model
@@ -358,36 +349,3 @@ class Membership(Admission):
             process=worker.info.process,
         )
         return WorkerSettings.of(self.config, facts, slot)
-
-
-async def wait_for_worker(client: Client, present: Sized, arrived: asyncio.Event) -> None:
-    """Wait until the cluster has a worker.
-
-    A task waits as well: without one an adaptive cluster (``cluster.adapt``) would not start any.
-
-    Parameters
-    ----------
-    client
-        Asynchronous client on the scheduler's loop.
-    present
-        The workers of the cluster.
-    arrived
-        Set when one arrives.
-
-    Raises
-    ------
-    ClusterError
-        If none arrives within a minute.
-    """
-    demand = client.submit(bool, pure=False)
-    try:
-        async with asyncio.timeout(ARRIVAL_TIMEOUT_S):
-            while not present:
-                arrived.clear()
-                await arrived.wait()
-    except TimeoutError:
-        raise ClusterError(
-            f"no worker came within {ARRIVAL_TIMEOUT_S:.0f} s; start some with 'dask worker'"
-        ) from None
-    finally:
-        demand.release()

@@ -24,7 +24,7 @@ from daskxml.cluster.data_loading import ScatteredKeys, SharedRows, load
 from daskxml.cluster.detached import HistoryWriter, ModelKeepers
 from daskxml.cluster.event_log import EventLog, explained
 from daskxml.cluster.executor import CandidateReady, Event, Executor, HandleLost, RunFailed
-from daskxml.cluster.membership import Admission, Membership, wait_for_worker
+from daskxml.cluster.membership import Admission, Membership
 from daskxml.cluster.worker_group import (
     LostBeforeAnswer,
     WorkerGroup,
@@ -48,6 +48,7 @@ from daskxml.session.session import Session
 from daskxml.strategies.protocol import WorkerSilent
 
 BEST_LOST = "the best model, of mega-batch {}, was lost; the last one is stored"
+ARRIVAL_TIMEOUT_S = 60.0  # for the first worker of a cluster
 MIN_WAIT_S = 0.001  # for a deadline that rounding has put slightly too early
 
 
@@ -93,7 +94,7 @@ class RunDriver:
         self._shared, self._stages_before = shared or SharedRows(), stages
         self._names = setup.NO_NAMES
         self.event_log = EventLog()
-        self.group = WorkerGroup(client, run, self.event_log.warn)
+        self.group = WorkerGroup(client, run, self.event_log.event)
         self.events: asyncio.Queue[Any] = asyncio.Queue()
         self.stored: tuple[dict[str, Any], str] | None = None
         self.executor: Executor | None = None
@@ -202,11 +203,9 @@ class RunDriver:
             await self._on_some_worker(check_rows, self.run_dir, self.data.rows.checksums)
         self._names.check(self.data.spec)
         devices = {info.name: info.device for info in sorted(self._infos, key=lambda i: i.name)}
-        self.event_log.event(
-            "started",
-            run=self.run,
-            **setup.describe_run(self.config, self.data.spec, self.data.rows.placement(), devices),
-        )
+        placement = self.data.rows.placement()
+        described = setup.describe_run(self.config, self.data.spec, placement, devices)
+        self.event_log.event("started", run=self.run, **described)
         await self._await_workers()
         reason = await self._train()
         if self.run_dir is not None:
@@ -239,9 +238,25 @@ class RunDriver:
         return names
 
     async def _await_workers(self) -> None:
-        if not self._present:
-            self.event_log.state("waiting for workers")
-            await wait_for_worker(self.client, self._present, self._arrived)
+        """Wait until the cluster has a worker.
+
+        A task waits as well: without one an adaptive cluster (``cluster.adapt``) would start none.
+        """
+        if self._present:
+            return
+        self.event_log.state("waiting for workers")
+        demand = self.client.submit(bool, pure=False)
+        try:
+            async with asyncio.timeout(ARRIVAL_TIMEOUT_S):
+                while not self._present:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        except TimeoutError:
+            raise ClusterError(
+                f"no worker came within {ARRIVAL_TIMEOUT_S:.0f} s; start some with 'dask worker'"
+            ) from None
+        finally:
+            demand.release()
 
     @property
     def _infos(self) -> list[WorkerInfo]:
@@ -269,7 +284,7 @@ class RunDriver:
         executor = self.executor = Executor(
             self.group, session, self.config, self.data, emit, self.run_dir, self.stored
         )
-        membership = Membership(executor, self.event_log.event)
+        membership = Membership(executor)
         self.event_log.state("preparing workers")
         workers = await membership.create_first(self._infos)
         self.membership = membership
@@ -295,7 +310,8 @@ class RunDriver:
         self._published, self.stored = loop.published, executor.stored
         self._set_late_aside(session)
         if reason == RESTART:
-            self.group.warn(f"{self.group.loss()}; going back to the last checkpoint")
+            lost = "every worker with the model" if self.group.workers else "every worker"
+            self.group.warn(f"{lost} was lost; going back to the last checkpoint")
         else:
             await self._restore_best(session)
             await self._store_model(reason)

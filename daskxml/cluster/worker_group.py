@@ -138,8 +138,8 @@ class WorkerGroup:
         Asynchronous client on the scheduler's loop.
     run
         Name of the run; part of every key.
-    warn
-        Called with one line for the user.
+    publish
+        Called with the kind and the values of events.
 
     Attributes
     ----------
@@ -151,9 +151,9 @@ class WorkerGroup:
     send: Callable[[str, dict[str, Any]], None]
 
     def __init__(
-        self, client: Client, run: str, warn: Callable[[str], None] = lambda text: None
+        self, client: Client, run: str, publish: Callable[..., None] = lambda kind, **values: None
     ) -> None:
-        self.client, self.run, self.warn = client, run, warn
+        self.client, self.run, self.publish = client, run, publish
         self.timeline = Timeline()
         self.workers: dict[str, WorkerHandle] = {}  # by name: taking part
         self.candidates: dict[str, WorkerHandle] = {}  # by address: preparing to join
@@ -161,6 +161,10 @@ class WorkerGroup:
         self.model_host = ""  # the machine of a shared model; "": each worker has its own
         self._task_numbers = itertools.count()
         self.collective_numbers = itertools.count(1)  # one for each attempt at a merge or a gang
+
+    def warn(self, text: str) -> None:
+        """Publish a warning: one line for the user."""
+        self.publish("warning", text=text)
 
     def at(self, address: str) -> WorkerHandle | None:
         """Return the worker at an address, not one that was lost there before."""
@@ -183,10 +187,6 @@ class WorkerGroup:
         """Return the workers with the shared model in memory, in the order in which they joined."""
         workers = remaining(self.workers.values())
         return [worker for worker in workers if worker.is_created and self.model_host]
-
-    def loss(self) -> str:
-        """Return the loss that ends a session, in words."""
-        return "every worker with the model was lost" if self.workers else "every worker was lost"
 
     def forget(self, worker: WorkerHandle) -> None:
         """Remove a lost worker, not a later one with its address or name."""

@@ -8,6 +8,7 @@ the same host. If all workers share one model, one machine, the model host, has 
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,6 @@ from typing import Any, Literal
 
 from distributed import Client
 from distributed.comm import get_address_host
-from distributed.utils import offload
 
 from daskxml._version import __version__
 from daskxml.config import RunConfig
@@ -91,12 +91,6 @@ def daskxml_version() -> str:
     return __version__
 
 
-async def probe_in_thread() -> Capabilities:
-    """Probe this process without blocking its event loop: a GPU driver may take seconds."""
-    found: Capabilities = await offload(probe_process)
-    return found
-
-
 async def probe_workers(client: Client) -> dict[str, Capabilities]:
     """Return the capabilities of a cluster's workers by address; workers that leave are omitted.
 
@@ -105,7 +99,8 @@ async def probe_workers(client: Client) -> dict[str, Capabilities]:
     ClusterError
         If workers have no daskxml or another version; the message lists them.
     """
-    found = await client.run(probe_in_thread, on_error="return")
+    # Not on their event loops: a GPU driver may take seconds.
+    found = await client.run(asyncio.to_thread, probe_process, on_error="return")
     problem = unfit_workers(
         {at: result for at, result in found.items() if not isinstance(result, OSError)}
     )

@@ -138,13 +138,12 @@ class Audit:
 
     def _rows_returned(self, event: Any) -> int:
         """Return the rows that go back to the ledger with a lost worker, before it is counted."""
+        if isinstance(event, protocol.WorkRolledBack):
+            return self._log.rows_lost("", self._strategy)
         is_back_without = isinstance(event, protocol.WorkerJoined) and not event.keeps_change
-        if not (
-            is_back_without or isinstance(event, protocol.WorkerLost | protocol.WorkRolledBack)
-        ):
-            return 0
-        name = "" if isinstance(event, protocol.WorkRolledBack) else event.worker
-        return self._log.rows_lost(name, self._strategy)
+        if is_back_without or isinstance(event, protocol.WorkerLost):
+            return self._log.rows_lost(event.worker, self._strategy)
+        return 0
 
     @contextmanager
     def _finding(self, what: str, written: Any) -> Iterator[None]:

@@ -204,9 +204,16 @@ class RunDir:
             extend_history(self.path / HISTORY_FILE, None, [row])
 
     def rewrite(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Replace the history."""
+        """Replace the whole history.
+
+        Raises
+        ------
+        ModelError
+            If it cannot be written; the old history is unchanged then.
+        """
         if self.path is not None:
-            write_history(self.path / HISTORY_FILE, rows)
+            text = "".join(json.dumps(row) + "\n" for row in rows)
+            replace_text(self.path / HISTORY_FILE, text)
 
 
 def check_rows(path: str | Path, checksums: Sequence[int]) -> None:
@@ -223,17 +230,6 @@ def check_rows(path: str | Path, checksums: Sequence[int]) -> None:
             f"{path}: the training rows are not those that the run began with: give the same "
             "files, weights and [data], or begin another run"
         )
-
-
-def write_history(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Replace the whole history.
-
-    Raises
-    ------
-    ModelError
-        If it cannot be written; the old history is unchanged then.
-    """
-    replace_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def extend_history(path: Path, offset: int | None, rows: Iterable[Mapping[str, Any]]) -> list[int]:

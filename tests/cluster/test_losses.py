@@ -228,7 +228,7 @@ def test_a_norm_of_before_a_rebase_is_measured_anew() -> None:
         executor: Any = SimpleNamespace(
             group=group, config=config, session=session, current=lambda: donors, emit=print
         )
-        membership = Membership(executor, print)
+        membership = Membership(executor)
         membership.rebase(Rebase("late", keeps_change=True))
         await membership._copies[group.workers["late"]]
         collectives = Collectives(group, 10, cast("Any", None))

@@ -192,14 +192,28 @@ def test_a_worker_sends_the_models_of_runs_that_it_has() -> None:
     assert asyncio.run(plugin.send_models("other")) == {"generation": -1}
 
 
-def test_a_run_says_that_it_waits_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def come(*args: object) -> None:
-        """A worker comes at once."""
+def test_a_run_says_that_it_waits_for_workers() -> None:
+    driver, asked = new_driver(), list[str]()
+    demand = SimpleNamespace(release=lambda: asked.append("released"))
 
-    monkeypatch.setattr(run_driver, "wait_for_worker", come)
+    async def come() -> None:
+        waiting = asyncio.create_task(driver._await_workers())
+        await asyncio.sleep(0)
+        asked.append(driver.event_log.summary()["state"])
+        driver.worker_added(WorkerInfo("0", "tcp://h:1"))
+        await waiting
+
+    driver.client = SimpleNamespace(submit=lambda *args, **options: demand)
+    asyncio.run(come())
+    assert asked == ["waiting for workers", "released"]
+
+
+def test_a_run_to_which_no_worker_comes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = new_driver()
-    asyncio.run(driver._await_workers())
-    assert driver.event_log.summary()["state"] == "waiting for workers"
+    monkeypatch.setattr(run_driver, "ARRIVAL_TIMEOUT_S", 0.0)
+    driver.client = SimpleNamespace(submit=lambda *args, **options: SimpleNamespace(release=list))
+    with pytest.raises(ClusterError, match="no worker came within 0 s; start some with"):
+        asyncio.run(driver._await_workers())
 
 
 def test_a_run_is_cancelled_before_it_is_closed() -> None:

@@ -11,7 +11,7 @@ from daskxml.config import load_run_config
 from daskxml.core.errors import ConfigError, ModelError
 from daskxml.core.files import lock_folder
 from daskxml.records.checkpoint import write_checkpoint
-from daskxml.records.run_dir import RunDir, begun, extend_history, read_history, write_history
+from daskxml.records.run_dir import RunDir, begun, extend_history, read_history
 
 CONFIG = load_run_config({"training": {"epochs": 1}})
 
@@ -115,11 +115,12 @@ def test_a_run_begins_anew_only_where_nobody_writes_and_no_checkpoint_is(tmp_pat
 def test_written_appended_and_read(tmp_path):
     path = tmp_path / "history.jsonl"
     rows = [{"megabatch": i, "loss": 0.1 * i, "name": "ä\u2028b\n"} for i in range(3)]
-    write_history(path, rows[:1])
+    place = RunDir(tmp_path, None)
+    place.rewrite(rows[:1])
     for row in rows[1:]:
         extend_history(path, None, [row])
     assert read_history(path) == rows
-    write_history(path, rows[:2])
+    place.rewrite(rows[:2])
     assert read_history(path) == rows[:2]
     assert [p.name for p in tmp_path.iterdir()] == ["history.jsonl"]
 
@@ -149,4 +150,4 @@ def test_a_history_that_is_missing_or_has_no_place(tmp_path):
     with pytest.raises(ModelError, match="cannot be written"):
         extend_history(path, None, [{}])
     with pytest.raises(ModelError, match="cannot be written"):
-        write_history(path, [])
+        RunDir(path.parent, None).rewrite([])

@@ -592,7 +592,7 @@ class Cluster:
     async def register_plugin(self, plugin: Any) -> None:
         """Do nothing: workers have the plugin."""
 
-    async def run(self, work: Any, **_: Any) -> dict[str, Capabilities]:
+    async def run(self, *work: Any, **_: Any) -> dict[str, Capabilities]:
         """Return the capabilities of all workers, which is all that is ever asked for so."""
         await asyncio.sleep(self.delay_s(self.scheduler))
         return {worker.address: probe() for worker in self.living()}
