@@ -18,8 +18,8 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-# Files of tests at a time: two more than cores, as many tests wait for clusters of their own.
-JOBS ?= 4
+# Files of tests at a time: three more than cores, as many tests wait for clusters of their own.
+JOBS ?= 5
 BIN := $(VENV)/bin
 CORE := $(VENV)/.core
 READY := $(VENV)/.ready

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from zlib import crc32
 
 import dask
 import hypothesis
@@ -33,6 +34,15 @@ def pytest_configure() -> None:
     """Let Ctrl-C end what tests start, though a shell has it ignored by what runs behind it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several files run at a time, mix those that wait for a cluster with those that compute.
+
+    In the order of their names the former would run together, and leave the cores idle.
+    """
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: crc32(str(item.path.relative_to(config.rootpath)).encode()))
 
 
 def pytest_collection_finish() -> None:

@@ -15,6 +15,7 @@ COMMANDS = (
     ("predict", "run", "rows.txt", "--out", "top.csv"),
     ("evaluate", "run", "rows.txt", "--json"),
 )
+LISTS = "import daskxml; daskxml.train('tree', train=['rows.txt'], test=('rows.txt',))"
 
 
 def run_all(command: list[str], folder: Path, settings: dict[str, str]) -> str:
@@ -22,6 +23,8 @@ def run_all(command: list[str], folder: Path, settings: dict[str, str]) -> str:
     plain = {name: value for name, value in os.environ.items() if "PYTHON" not in name}
     for arguments in COMMANDS:
         subprocess.run([*command, *arguments], cwd=folder, env=plain | settings, check=True)
+    python = [str(Path(command[0]).with_name("python")), "-c", LISTS]
+    subprocess.run(python, cwd=folder, env=plain | settings, check=True)
     done = subprocess.run(
         [*command, "train", "network", "rows.txt", "--workers", "1"], cwd=folder,
         env=plain | settings, check=False, capture_output=True, text=True,

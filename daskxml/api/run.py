@@ -361,8 +361,8 @@ def _check_unchanged(began: RunConfig, now: RunConfig) -> None:
 
 
 def _listed(paths: Any, name: str) -> list[str]:
-    is_one = isinstance(paths, str | os.PathLike)
-    listed = [paths] if is_one or hasattr(paths, "shape") else list(paths)
+    is_one = isinstance(paths, str | Mapping) or hasattr(paths, "shape")
+    listed = [paths] if is_one or not isinstance(paths, Iterable) else list(paths)
     if all(isinstance(path, str | os.PathLike) for path in listed):
         return [str(path) for path in listed]
     raise ConfigError(f"{name}: must be paths, or (X, Y) for rows in memory")

@@ -112,11 +112,14 @@ def train(
 
 def _found(rows: Any, name: str) -> Any:
     """Return rows that are no files; None for files."""
-    is_plain = rows is None or isinstance(rows, str | Path | Matrices)
+    each = rows if isinstance(rows, list | tuple) else [rows]
+    is_plain = all(isinstance(one, str | Path | Matrices | None) for one in each)
     if is_plain and not hasattr(getattr(rows, "X", None), "__dask_graph__"):
         return in_memory(rows, name)
-    from daskxml.api.collections import find_rows
-
+    try:
+        from daskxml.api.collections import find_rows
+    except ModuleNotFoundError:  # Dask: nothing is on a cluster
+        return in_memory(rows, name)
     return find_rows(rows, name)
 
 

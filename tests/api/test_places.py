@@ -211,8 +211,9 @@ RUN = {"training": {"epochs": 1}}
 
 
 @pytest.mark.parametrize(
-    "given", [np.eye(3), scipy.sparse.eye_array(3), (np.eye(3), np.eye(3)), [1], ["a", None]],
-    ids=["dense", "sparse", "pair", "number", "none"],
+    "given",
+    [np.eye(3), scipy.sparse.eye_array(3), (np.eye(3), np.eye(3)), [1], ["a", None], 5, {"a": 1}],
+    ids=["dense", "sparse", "pair", "number", "none", "no list", "dictionary"],
 )  # fmt: skip
 def test_what_is_no_path_is_refused(given: object) -> None:
     with pytest.raises(ConfigError, match=r"^test: must be paths, or \(X, Y\)"):

@@ -65,6 +65,7 @@ class VirtualCluster:
         self.done: dict[str, list[Lease]] = {}
         self.merges: list[tuple[dict[str, int], Merge]] = []
         self.merged_rows: list[int] = []
+        self.lost_rows = 0  # of leases
         self.collective: Measure | Merge | None = None
         self.leases: list[Lease] = []
         self.gangs: list[Work] = []
@@ -248,7 +249,7 @@ class VirtualCluster:
             collective, self.collective = self.collective, None
             self.tell(Drain())  # as the session does: rows that went back are not waited for
             assert self.collective is None, f"{collective} commanded twice"
-        del self.queues[worker]
+        self.lost_rows += sum(lease.rows for lease in self.queues.pop(worker))
         if not self.strategy.shares_model:
             del self.done[worker]
         self.collective = None
@@ -256,6 +257,26 @@ class VirtualCluster:
             self.gang = None
             self.done = {name: [] for name in self.queues}
         self.tell(WorkerLost(worker))
+
+    def play(self, script, most_threads=0):
+        """Do what a script of (steps, action, number) says after so many steps; yield after each.
+
+        One of "lose", "join", "drain" and "break", where it is possible.
+        """
+        for steps, action, number in script:
+            for _ in range(steps):
+                self.advance()
+            there = sorted(self.queues)
+            if action == "lose" and len(there) > 1:
+                self.lose(there[number % len(there)])
+            elif action == "join" and self.collective is None:
+                threads = number % (most_threads + 1)
+                self.join(str(100 + len(self.speeds)), 0.5 + 40.0 * number, threads)
+            elif action == "drain" and not self.is_idle and self.collective is None:
+                self.drain()
+            elif action == "break" and self.gang is not None:
+                self.undo()
+            yield
 
     def undo(self):
         """Break a gang although nobody is lost."""

@@ -174,17 +174,7 @@ def test_every_megabatch_is_merged_whole_whoever_comes_and_goes(config, speeds, 
     named = {str(i): speed for i, speed in enumerate(speeds)}
     cluster = VirtualCluster(AdaptiveSgd(config), named, norm=0.0 if is_small else 1e9)
     low, high = config.bounds
-    for steps, action, number in script:
-        for _ in range(steps):
-            cluster.advance()
-        there = sorted(cluster.queues)
-        if action == "lose" and len(there) > 1:
-            cluster.lose(there[number % len(there)])
-        elif action == "join" and cluster.collective is None:
-            cluster.join(str(100 + len(cluster.speeds)), 0.5 + 40.0 * number)
-        elif action == "drain" and cluster.collective is None and any(cluster.updates().values()):
-            cluster.is_drained = True
-            cluster.tell(Drain())
+    for _ in cluster.play(script):
         assert all(low <= m.batch_size <= high for m in cluster.state.members.values())
     cluster.run(len(cluster.merges) + 2)
     for _, merge in cluster.merges:

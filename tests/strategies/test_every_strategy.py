@@ -288,19 +288,7 @@ def test_every_megabatch_is_done_whole_whoever_comes_and_goes(
     speeds = {str(i): speed for i, (speed, _) in enumerate(workers)}
     pools = {str(i): 0 if machine.is_joint else threads for i, (_, threads) in enumerate(workers)}
     cluster = VirtualCluster(machine, speeds, pools=pools)
-    for steps, action, number in script:
-        for _ in range(steps):
-            cluster.advance()
-        there = sorted(cluster.queues)
-        if action == "lose" and len(there) > 1:
-            cluster.lose(there[number % len(there)])
-        elif action == "join" and cluster.collective is None:
-            threads = 0 if machine.is_joint else number % 4
-            cluster.join(str(100 + len(cluster.speeds)), 0.5 + 40.0 * number, threads)
-        elif action == "drain" and not cluster.is_idle and cluster.collective is None:
-            cluster.drain()
-        elif action == "break" and cluster.gang is not None:
-            cluster.undo()
+    list(cluster.play(script, 0 if machine.is_joint else 3))
     cluster.run(len(cluster.merges) + 2)
     for _, merge in cluster.merges:
         assert sum(merge.weights.values()) == pytest.approx(1.0)

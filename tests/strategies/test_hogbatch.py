@@ -253,19 +253,7 @@ def test_every_row_is_done_once_whoever_comes_and_goes(case, lease_s, workers, s
     pools = {str(i): threads for i, (_, threads) in enumerate(workers)}
     machine = make(case, lease_s=lease_s, batch_max=16, megabatch_batches=4)
     cluster = VirtualCluster(machine, speeds, pools=pools)
-    lost_rows = 0
-    for steps, action, number in script:
-        for _ in range(steps):
-            cluster.advance()
-        there = sorted(cluster.queues)
-        if action == "lose" and len(there) > 1:
-            name = there[number % len(there)]
-            lost_rows += sum(lease.rows for lease in cluster.queues[name])
-            cluster.lose(name)
-        elif action == "join" and cluster.collective is None:
-            cluster.join(str(100 + len(cluster.speeds)), 0.5 + 40.0 * number, number % 3)
-        elif action == "drain" and not cluster.is_idle and cluster.collective is None:
-            cluster.drain()
+    list(cluster.play(script, 2))
     cluster.until("merge")
     merged = sum(rows for rows in cluster.merged_rows) + cluster.rows
-    assert sum(lease.rows for lease in cluster.leases) == merged + lost_rows
+    assert sum(lease.rows for lease in cluster.leases) == merged + cluster.lost_rows

@@ -387,7 +387,9 @@ class Truth:
         whole = lines.decode().split("\n")[:-1]
         is_prefix = any(whole == rows[: len(whole)] for rows in (self.rows, *self._before))
         require(is_prefix, "the journal is no prefix of what was published")
-        found = checkpoints(run_dir)
+        self._check_checkpoints(checkpoints(run_dir))
+
+    def _check_checkpoints(self, found: list[Path]) -> None:
         newest = int(found[-1].stem) if found else 0
         require(newest >= self.stored, f"checkpoint {self.stored} was acknowledged, and is lost")
         for path in found:
@@ -486,19 +488,7 @@ class TreeTruth(Truth):
         if not any("is not stored" in text for text in warned):
             self.stored = row["megabatch"]
 
-    def check_directory(self, run_dir: Path, config_text: str) -> None:
-        """Check what is found in a directory, whenever somebody looks."""
-        text = (run_dir / RUN_FILE).read_text() if (run_dir / RUN_FILE).exists() else None
-        if text is None and not checkpoints(run_dir):
-            return
-        require(text == config_text, "the run file is lost or cut")
-        lines = b""
-        if (run_dir / HISTORY_FILE).exists():
-            lines = (run_dir / HISTORY_FILE).read_bytes()
-        whole = lines.decode().split("\n")[:-1]
-        is_prefix = any(whole == rows[: len(whole)] for rows in (self.rows, *self._before))
-        require(is_prefix, "the journal is no prefix of what was published")
-        found = checkpoints(run_dir)
+    def _check_checkpoints(self, found: list[Path]) -> None:
         trees = stored_members(found[0]) if found else []
         require(len(trees) >= self.stored, f"tree {self.stored} was acknowledged, and is lost")
         for path in trees:
