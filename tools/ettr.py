@@ -3,8 +3,9 @@
     python tools/ettr.py FILE ...
 
 takes runs of ``benchmarks/quality/chaos.py`` from its results, with and without faults, and writes
-``ettr.json``: a row for each number of workers, and the runs; and ``ettr.png``: when each run was
-held up, beyond three usual pauses between merges, and when faults struck.
+``ettr.json``: a row for each commit and number of workers, and the runs; and ``ettr.png``: when
+each run of the last commit was held up, beyond three usual pauses between merges, and when faults
+struck.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ Row = dict[str, Any]
 
 
 def summary(runs: Sequence[Row]) -> Row:
-    """Return a row for runs of one number of workers."""
+    """Return a row for runs of one commit and number of workers."""
     struck = [run for run in runs if run["faults"]]
     calm = [run["P@1"] for run in runs if not run["faults"]]
     ended = [run["P@1"] for run in struck]
     whole_s = sum(run[WHOLE] for run in struck)
     lost_s = sum(lost for run in struck for _, lost in run["held_up"])
     return {
+        "commit": runs[0]["commit"],
         "workers": runs[0]["workers"],
         "runs": len(struck),
         "minutes": whole_s / 60.0,
@@ -78,10 +80,11 @@ def draw(groups: Sequence[Sequence[Row]]) -> None:
 def main() -> None:
     """Read, write and draw."""
     runs = [run for file in sys.argv[1:] for run in json.loads(Path(file).read_text())["rows"]]
-    counts = sorted({run["workers"] for run in runs})
-    groups = [[run for run in runs if run["workers"] == count] for count in counts]
-    write_result("ettr", [summary(group) for group in groups], runs=runs)
-    draw(groups)
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for run in runs:
+        groups.setdefault((run["commit"], run["workers"]), []).append(run)
+    write_result("ettr", [summary(group) for group in groups.values()], runs=runs)
+    draw([group for (commit, _), group in groups.items() if commit == runs[-1]["commit"]])
 
 
 if __name__ == "__main__":

@@ -55,13 +55,15 @@ class Config(BatchConfig):
 def proportional_sizes(speeds: Mapping[str, float], batch_max: int) -> dict[str, float]:
     """Return batch sizes in proportion to speeds, ``batch_max`` for the fastest.
 
-    A worker that has not been measured counts as the fastest.
+    A worker that has not been measured counts as the fastest. No size is above ``batch_max``, for
+    which replicas allocate, by a rounding error.
 
     >>> proportional_sizes({"a": 200.0, "b": 150.0, "c": 0.0}, 64)
     {'a': 64.0, 'b': 48.0, 'c': 64.0}
     """
     fastest = max(speeds.values(), default=0.0) or 1.0
-    return {n: max(1.0, batch_max * (speed or fastest) / fastest) for n, speed in speeds.items()}
+    sizes = {n: batch_max * (speed or fastest) / fastest for n, speed in speeds.items()}
+    return {n: min(max(1.0, size), float(batch_max)) for n, size in sizes.items()}
 
 
 class StaticByMegabatch(QuotaStrategy):

@@ -13,7 +13,7 @@ from daskxml.strategies.protocol import (
     WorkerLost,
 )
 from daskxml.strategies.state import MegabatchState, WorkerState
-from daskxml.strategies.static import fix_speeds
+from daskxml.strategies.static import fix_speeds, proportional_sizes
 from harness.every_strategy import follow, make
 from harness.virtual_cluster import VirtualCluster, leases_of
 
@@ -146,3 +146,7 @@ def test_who_had_no_row_of_the_probe_counts_as_the_fastest():
     probe = WorkDone(4.0, rows, updates, {"a": 2.0, "b": 4.0, "c": 0.5})
     state = fix_speeds(MegabatchState(remaining_rows=0, members=members), probe)
     assert {n: w.speed for n, w in state.members.items()} == {"a": 32.0, "b": 16.0, "c": 32.0}
+
+
+def test_no_batch_is_larger_than_what_replicas_allocate_for_by_a_rounding_error():
+    assert proportional_sizes({"a": 414.2060611747179}, 13) == {"a": 13.0}
