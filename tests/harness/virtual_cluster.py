@@ -258,10 +258,11 @@ class VirtualCluster:
             self.done = {name: [] for name in self.queues}
         self.tell(WorkerLost(worker))
 
-    def play(self, script, most_threads=0):
+    def play(self, script, most=0):
         """Do what a script of (steps, action, number) says after so many steps; yield after each.
 
-        One of "lose", "join", "drain" and "break", where it is possible.
+        One of "lose", "join", "drain" and "break", where it is possible. Who joins has at most
+        ``most`` threads.
         """
         for steps, action, number in script:
             for _ in range(steps):
@@ -270,8 +271,7 @@ class VirtualCluster:
             if action == "lose" and len(there) > 1:
                 self.lose(there[number % len(there)])
             elif action == "join" and self.collective is None:
-                threads = number % (most_threads + 1)
-                self.join(str(100 + len(self.speeds)), 0.5 + 40.0 * number, threads)
+                self.join(str(100 + len(self.speeds)), 0.5 + 40.0 * number, number % (most + 1))
             elif action == "drain" and not self.is_idle and self.collective is None:
                 self.drain()
             elif action == "break" and self.gang is not None:
