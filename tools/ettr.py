@@ -11,6 +11,7 @@ struck.
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,9 +45,11 @@ def summary(runs: Sequence[Row]) -> Row:
         "longest_s": max(run["longest_s"] for run in struck),
         "P@1 least": min(ended),
         "P@1 most": max(ended),
+        "P@1 mean": statistics.mean(ended),
         "undisturbed": len(calm),
         "undisturbed P@1 least": min(calm, default=None),
         "undisturbed P@1 most": max(calm, default=None),
+        "undisturbed P@1 mean": statistics.mean(calm) if calm else None,
         "load": sum(run["load"] for run in struck) / len(struck),
         "verified": all(run["verified"] and run["is_done"] for run in runs),
     }
@@ -83,7 +86,10 @@ def main() -> None:
     groups: dict[tuple[str, int], list[Row]] = {}
     for run in runs:
         groups.setdefault((run["commit"], run["workers"]), []).append(run)
-    write_result("ettr", [summary(group) for group in groups.values()], runs=runs)
+    counts = sorted({run["workers"] for run in runs})
+    of_all = [summary([run for run in runs if run["workers"] == count]) for count in counts]
+    of_all = [{key: it for key, it in row.items() if key != "commit"} for row in of_all]
+    write_result("ettr", [*map(summary, groups.values())], of_all_commits=of_all, runs=runs)
     draw([group for (commit, _), group in groups.items() if commit == runs[-1]["commit"]])
 
 

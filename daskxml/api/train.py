@@ -118,7 +118,7 @@ def _found(rows: Any, name: str) -> Any:
         return in_memory(rows, name)
     try:
         from daskxml.api.collections import find_rows
-    except ModuleNotFoundError:  # Dask: nothing is on a cluster
+    except ModuleNotFoundError:  # no Dask: nothing is on a cluster
         return in_memory(rows, name)
     return find_rows(rows, name)
 
