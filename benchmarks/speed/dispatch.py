@@ -14,8 +14,9 @@ a quorum of .75 and with a barrier, and three train undisturbed.
 With ``--goodput`` instead: 64 simulated workers, 1 to 4 times as slow as the first, for so many
 virtual minutes in which each is frozen for 5 % of the time, 20 or 60 s at a time, and each minute
 one is lost, whose successor comes half a minute later. ``goodput`` is rows merged over those that
-the workers that were there and not frozen could have done. A quorum of a quarter is the nearest to
-Decoupled DiLoCo, whose learners wait for a minimum quorum and a grace window.
+the workers that were there and not frozen could have done. A mega-batch has 37 batches a worker,
+where ``auto`` has 25 to 50 with two. A quorum of a quarter is the nearest to Decoupled DiLoCo,
+whose learners wait for a minimum quorum and a grace window.
 
 With ``--equal`` instead: two equal workers train with the settings of the run file. Processes are
 held to .7 of a core each (control groups of Linux, as root), since on two cores the scheduler and
@@ -288,7 +289,7 @@ def goodput(minutes: float, freeze_s: float, seed: int) -> Iterator[dict[str, An
     spec = SyntheticSpec(rows=5000, features=50, labels=10, seed=1)
     settings = {
         "model": {"hidden": [4]}, "training": {"minutes": minutes}, "cluster": {"threads": 1},
-        "strategy": {"batch_max": BATCH_ROWS, "batch_min": BATCH_ROWS, "megabatch_batches": 1200},
+        "strategy": {"batch_max": BATCH_ROWS, "batch_min": BATCH_ROWS, "megabatch_batches": 2400},
         "evaluation": {"every": 1_000_000},
     }  # fmt: skip
     cost = CostModel(per_row_s=SIMULATED_BATCH_S / BATCH_ROWS, jitter=0.08)

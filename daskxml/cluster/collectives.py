@@ -3,6 +3,7 @@
 Merges are atomic: every worker combines into a scratch model, and commits it only when all have the
 result: with what it does next (`WorkerHandle.uncommitted`). The loss of a worker before that undoes
 the merge, a later one does not. Gangs are atomic as well: one loss ends the gang on every worker.
+Where merges need a quorum only, workers are asked for a sign of life while one takes long.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from daskxml.cluster.worker_group import (
 from daskxml.core.work_stats import merge_means
 from daskxml.session import commands
 from daskxml.session.ledger import Span
+from daskxml.session.run_loop import ANSWER_S, PROBE_S
 from daskxml.strategies.protocol import Measure, Measured
 from daskxml.transport.communicator import CollectiveId, ProcessGroup
 
@@ -49,10 +51,16 @@ class Collectives:
         Number of model parameters.
     fetch
         Fetches rows that are not resident on a worker; returns their futures.
+    leave_behind
+        Called with a worker that gives no sign of life; None where all are waited for.
     """
 
-    def __init__(self, group: WorkerGroup, parameters: int, fetch: Fetch) -> None:
+    def __init__(
+        self, group: WorkerGroup, parameters: int, fetch: Fetch,
+        leave_behind: Callable[[WorkerHandle], None] | None = None,
+    ) -> None:  # fmt: skip
         self.group, self.parameters, self._fetch = group, parameters, fetch
+        self._leave_behind = leave_behind
         self._failed = 0  # gangs in a row that failed without a loss
         # The workers of the last merge, whose channels are open, and the merge's number.
         self._connected: tuple[list[WorkerHandle], int] = [], 0
@@ -65,7 +73,9 @@ class Collectives:
         }
         others = [worker for worker in workers if worker.name not in known]
         await Answers.of(others, map(self.group.commit, others))
-        answers = await self.group.call_all(others, "daskxml_norm")
+        asked = [asyncio.ensure_future(self.group.call(h, "daskxml_norm")) for h in others]
+        await self._end(asked, others)
+        answers = await Answers.of(others, asked)
         if answers.any_lost:
             return None
         answers.raise_failure()
@@ -169,8 +179,7 @@ class Collectives:
         """
         running = [asyncio.ensure_future(part) for part in parts]
         try:
-            _, pending = await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
-            if pending or any(part.exception() for part in running):  # tasks outlive their futures
+            if not await self._end(running, workers):  # tasks outlive their futures
                 handler, number = "daskxml_abort", peers.id.number
                 await self.group.call_all(heard(workers), handler, number=number)
         except asyncio.CancelledError:
@@ -185,3 +194,32 @@ class Collectives:
         if answers.any_lost or (failure is not None and await wait_for_loss(workers)):
             return None
         return answers if failure is None else failure
+
+    async def _end(
+        self, running: Sequence[asyncio.Future[Any]], workers: Sequence[WorkerHandle]
+    ) -> bool:
+        """Wait for all parts, or for the first that fails; return whether all have succeeded."""
+        timeout_s = None if self._leave_behind is None else PROBE_S
+        while pending := [part for part in running if not part.done()]:
+            if any(part.exception() for part in running if part.done()):
+                return False
+            done, _ = await asyncio.wait(
+                pending, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION
+            )
+            if not done:
+                await self._probe(running, workers)
+        return not any(part.exception() for part in running)
+
+    async def _probe(
+        self, running: Sequence[asyncio.Future[Any]], workers: Sequence[WorkerHandle]
+    ) -> None:
+        """Leave those behind that give no sign of life while others do, and wait for them."""
+        asked = {
+            asyncio.ensure_future(self.group.call(worker, "daskxml_here")): worker
+            for worker in heard(workers)
+        }
+        answered, silent = await asyncio.wait(asked, timeout=ANSWER_S)
+        for call in silent:
+            call.cancel()
+            if answered and self._leave_behind and not all(part.done() for part in running):
+                self._leave_behind(asked[call])

@@ -94,7 +94,8 @@ class Executor:
         self._to_load: set[WorkerHandle] = set()  # when what they load now is there
         self._tasks = BackgroundTasks(self._deliver)
         self._collective: asyncio.Task[None] | None = None
-        self._collectives = Collectives(group, session.parameters, self._fetch)
+        leave_behind = self.leave_behind if session.strategy.quorum < 1.0 else None
+        self._collectives = Collectives(group, session.parameters, self._fetch, leave_behind)
         self._has_local_state = True  # unless the first checkpoint shows that there is none
         self._is_closing = False
 
@@ -171,6 +172,12 @@ class Executor:
             worker = self._leases.pop(lease)
             worker.squared_norm = squared_norm
             self.group.timeline.lease_done(worker.name, busy_s)
+
+    def leave_behind(self, worker: WorkerHandle) -> None:
+        """Let others go on without a worker that is silent."""
+        if not worker.is_away:
+            worker.silent.set()
+            self.emit(HandleLost(worker))
 
     def remove(self, worker: str) -> None:
         """Remove a lost worker and its leases."""

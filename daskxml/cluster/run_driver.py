@@ -344,16 +344,15 @@ class RunDriver:
 
     def note_silent(self, silent: Collection[str]) -> None:
         """Note who has gone silent, by address, where others need not wait, and who is back."""
-        session, workers = self._by_quorum, self.group.workers
-        if session is None:
+        session, executor, workers = self._by_quorum, self.executor, self.group.workers
+        if session is None or executor is None:
             return
         here = {name: workers[name] for name in session.present() if name in workers}
         names = session.strategy.merging(session.state) or here
         present = [here[name] for name in names if name in here]
         for worker in present:  # one that is alone in a merge as well
-            if len(heard(here.values())) > 1 and not worker.is_away and worker.address in silent:
-                worker.silent.set()
-                self.events.put_nowait(HandleLost(worker))
+            if len(heard(here.values())) > 1 and worker.address in silent:
+                executor.leave_behind(worker)
         for worker in workers.values():
             if worker not in present and worker.address not in silent:
                 worker.silent.clear()

@@ -118,6 +118,7 @@ class RunWorkerPlugin(WorkerPlugin):
         """Return the handlers of messages, which are answered while tasks run."""
         return {
             "daskxml_models": self.send_models,
+            "daskxml_here": self.is_here,
             "daskxml_norm": self.measure,
             "daskxml_merge": self.merge,
             "daskxml_commit": self.commit,
@@ -191,6 +192,10 @@ class RunWorkerPlugin(WorkerPlugin):
         """Let a lease, pickled, be executed, unless the run is over here."""
         if run in self.queues:
             self.queues[run].put(pickle.loads(lease), fetched or {})
+
+    async def is_here(self, run: str) -> bool:
+        """Give a sign of life."""
+        return True
 
     async def measure(self, run: str) -> float:
         """Return the squared norm of the replica."""

@@ -21,10 +21,10 @@ from daskxml.core.signals import Request, first_signal_asks
 from daskxml.local.cost import TICK_S, whole_ticks
 from daskxml.local.executor import LocalExecutor
 from daskxml.local.worker import LocalWorker, WorkerFactory
-from daskxml.session.commands import INTERRUPTED, STOP, Command, StopRequest
-from daskxml.session.run_loop import SILENT_S, RunLoop
+from daskxml.session.commands import INTERRUPTED, STOP, Command, MergeReplicas, StopRequest
+from daskxml.session.run_loop import ANSWER_S, PROBE_S, SILENT_S, RunLoop
 from daskxml.session.session import Session
-from daskxml.strategies.protocol import Rebase, WorkerSilent
+from daskxml.strategies.protocol import Measure, Rebase, WorkerSilent
 
 NOBODY_COMES = "every worker was lost, and no other comes; let one arrive, or lose less"
 
@@ -72,7 +72,7 @@ class Freeze(_Change):
 
 @dataclass(frozen=True)
 class _Silence(_Change):
-    """``worker`` has not been heard of for `SILENT_S` seconds."""
+    """``worker`` has not been heard of for `SILENT_S` seconds, or not answered in a merge."""
 
 
 Change = Loss | Arrival | Freeze
@@ -189,6 +189,7 @@ class LocalDriver:
         with asks as request:
             while not reason:
                 reason = self._loop.execute(commands)
+                self._probe(commands)
                 commands = [] if reason else self._next_commands()
                 if request.is_made:
                     request.is_made, self._is_interrupted = False, True
@@ -237,9 +238,9 @@ class LocalDriver:
             self.candidates.append(Candidate(worker, self.executor.clock.now_s))
         elif isinstance(change, Freeze):
             self.executor.freeze(name, whole_ticks(change.seconds))
-            if self.session.strategy.quorum < 1.0 and change.seconds > SILENT_S:
-                silent_s = self.executor.clock.now_s + SILENT_S
-                self._script.push(_Silence(silent_s, name), whole_ticks(silent_s))
+            self._notice(name, SILENT_S)
+            if self.session.stage == "merge":
+                self._notice(name, PROBE_S + ANSWER_S)
         elif isinstance(change, _Silence):
             return self._silence(change, name)
         elif name in self.executor.workers:
@@ -247,6 +248,18 @@ class LocalDriver:
         else:
             self._forget_candidate(name)
         return []
+
+    def _probe(self, commands: Iterable[Command]) -> None:
+        """Let it be noticed that a worker has frozen before a merge."""
+        if any(isinstance(command, Measure | MergeReplicas) for command in commands):
+            for name in self.session.strategy.merging(self.session.state):
+                self._notice(name, PROBE_S + ANSWER_S)
+
+    def _notice(self, name: str, after_s: float) -> None:
+        """Let a worker be silent then, if it is still frozen, and others need not wait for it."""
+        worker, silent_s = self.executor.workers.get(name), self.executor.clock.now_s + after_s
+        if worker and worker.wakes_s > silent_s and self.session.strategy.quorum < 1.0:
+            self._script.push(_Silence(silent_s, name), whole_ticks(silent_s))
 
     def _silence(self, silence: _Silence, name: str) -> list[Command]:
         """Let others with its model go on without a frozen worker, after what stands anyway."""

@@ -16,6 +16,9 @@ from daskxml.strategies.protocol import Rebase, WorkerDevice, WorkerJoined, Work
 
 # Without a heartbeat, after which others go on without a worker; longer where many send them.
 SILENT_S = 2.5
+# In a merge by a quorum: how often those in it are asked for a sign of life, and how long they have
+# to answer.
+PROBE_S, ANSWER_S = 0.1, 0.4
 RESTART = "restart"  # why a session ends that has lost all workers
 STATES = {
     "idle": "starting",

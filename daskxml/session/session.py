@@ -22,8 +22,8 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from daskxml.core.errors import ModelError, TrainingError
@@ -46,6 +46,7 @@ from daskxml.session.commands import (
     WorkResult,
     WriteCheckpoint,
 )
+from daskxml.session.grace import Grace
 from daskxml.session.history import MegabatchLog
 from daskxml.session.ledger import Ledger
 from daskxml.session.placement import Placement
@@ -53,7 +54,6 @@ from daskxml.session.stopping import StoppingRules, spent_s
 from daskxml.session.trace import FORMAT, Setup, plain_entry
 from daskxml.strategies import protocol
 from daskxml.strategies.megabatch import Strategy
-from daskxml.strategies.quorum import WAITS, grace_s
 
 
 class Session:
@@ -74,7 +74,7 @@ class Session:
     settings
         The strategy's name and settings, for the trace.
     grace_s
-        How long a quorum waits for others; None: see `daskxml.strategies.quorum.grace_s`.
+        How long a quorum waits for others; None: see `daskxml.session.grace`.
     """
 
     def __init__(
@@ -99,11 +99,7 @@ class Session:
         self._evaluations = itertools.count(1)
         self._writer, self._strategy_name = "", (settings or {}).get("name", "")
         self._wall_before_s = self._started_s = self._spent_s = 0.0
-        self._grace_s, self._grace_until_s = grace_s, math.inf
-        self._waits_since_s = math.inf  # for others
-        self._waited_s: deque[float] = deque(maxlen=WAITS)
-        # By late worker: since when it was waited for, and how much longer is no slight delay.
-        self._missed: dict[str, tuple[float, float]] = {}
+        self._grace = Grace(grace_s)
         self._measured: set[str] = set()  # whose norms the strategy has asked for
         self._trace: list[Any] = []  # entries that are in no row of the history yet
         if stored is not None:
@@ -232,14 +228,14 @@ class Session:
         """Return the commands that follow if the run's time is up, or the grace of late workers."""
         if now_s >= self._training_ends_s():
             return self.drain("minutes", now_s)
-        if now_s >= self._grace_until_s:
-            self._grace_until_s = math.inf
+        if now_s >= self._grace.until_s:
+            self._grace.until_s = math.inf
             return self._decide(protocol.GraceOver(), now_s)
         return []
 
     def deadline_s(self) -> float:
         """Return when `tick` is to be called next; infinite where nothing is waited for."""
-        return min(self._training_ends_s(), self._grace_until_s)
+        return min(self._training_ends_s(), self._grace.until_s)
 
     def _training_ends_s(self) -> float:
         """Return when the run's time is up; infinite without a limit."""
@@ -308,12 +304,11 @@ class Session:
                 self._end_training(now_s)
                 return MergeReplicas(self.generation + 1, dict(weights), momentum)
             case protocol.Wait(waits_for):
-                self._waits_since_s = now_s if waits_for == "others" else math.inf
-                # A mega-batch that is cut short has leases under way, as none has at its end.
-                waited_s = () if self.stop_reason else self._waited_s
-                after_s = now_s - self.log.begun_s
-                grace = grace_s(after_s, self._grace_s, waits_for, waited_s)
-                self._grace_until_s = now_s + grace
+                leases = self._allocator.leases(self.present())
+                self._grace.wait(
+                    waits_for, self.log.begun_s, now_s, leases, self.speeds(leases),
+                    is_cut_short=bool(self.stop_reason),
+                )  # fmt: skip
             case protocol.GiveUp(worker):
                 self._allocator.give_up(worker)
             case protocol.Rebase():
@@ -325,10 +320,9 @@ class Session:
         for limited in self._allocator.bounds(result):
             commands += self._decide(limited, now_s)
         done = self._allocator.done(result, now_s)
-        for name in done.rows if done is not None else ():
-            since_s, most_s = self._missed.pop(name, (now_s, 0.0))
-            if now_s - since_s < most_s:  # it was a little late, and was not frozen
-                self._waited_s.append(now_s - since_s)
+        if done is not None and self.strategy.quorum < 1.0:
+            late = self.strategy.late(self.state)
+            self._grace.report(done, self.speeds(done.rows), late, now_s)
         work = None
         if done is not None and any(done.rows.values()):  # else others do its rows
             work = dict(zip(done.rows, result.ranks, strict=True))
@@ -341,14 +335,9 @@ class Session:
 
     def _end_training(self, now_s: float) -> None:
         """Record when the mega-batch was over for those that are merged."""
-        self._grace_until_s = math.inf
-        since_s, self._waits_since_s = self._waits_since_s, math.inf
-        if since_s < math.inf:
-            late = {*self.present()} - {*self.strategy.merging(self.state)}
-            self._missed |= dict.fromkeys(late, (since_s, since_s - self.log.begun_s))
-            if not late:
-                self._waited_s.append(now_s - since_s)
         if self.stage == "train":
+            missing = {*self.present()} - {*self.strategy.merging(self.state)}
+            self._grace.end(missing, self.log.begun_s, now_s)
             self.stage = "merge"
             self.log.trained_s = now_s
 
@@ -428,7 +417,8 @@ class Session:
         self.workers[event.worker] = None
         if not event.keeps_change:
             self._allocator.rejoined(event.worker)
-        commands = self._decide(event, now_s)
+        after_s = now_s - self.log.begun_s if self.stage == "train" else 0.0
+        commands = self._decide(replace(event, after_s=after_s), now_s)
         return self._rebalance() + commands if is_new else commands
 
     def _worker_lost(self, worker: str, now_s: float) -> list[Command]:

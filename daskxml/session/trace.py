@@ -15,6 +15,7 @@ strategy that is given the same events must decide the same: `daskxml.records.ve
 from __future__ import annotations
 
 import contextlib
+import functools
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -64,6 +65,7 @@ class Entry:
     commands: tuple[protocol.Command, ...] = ()
 
 
+_PLAIN = frozenset({str, int, float, bool, types.NoneType})
 _KINDS: dict[str, type] = {
     kind.__name__: kind for kind in (Setup, *get_args(protocol.Event), *get_args(protocol.Command))
 }
@@ -84,12 +86,18 @@ def plain_entry(
 
 def plain(value: Any) -> Any:
     """Return a value as JSON values; a dataclass begins with its name."""
-    if is_dataclass(value):
-        values = (plain(getattr(value, field.name)) for field in fields(value))
-        return [type(value).__name__, *values]
+    if type(value) in _PLAIN:
+        return value
+    if is_dataclass(kind := type(value)):
+        return [kind.__name__, *(plain(getattr(value, name)) for name in _names(kind))]
     if isinstance(value, Mapping):
         return {name: plain(item) for name, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, tuple | list) else value
+
+
+@functools.cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def read_entry(entry: Any) -> Entry:

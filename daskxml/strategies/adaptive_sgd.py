@@ -45,7 +45,7 @@ from typing import Literal
 from daskxml.core.fields import bounded
 from daskxml.strategies.batch_rules import Pace, Paces, as_printed, by_speed, in_proportion
 from daskxml.strategies.batches import BoundedConfig
-from daskxml.strategies.dispatch import BY_SHARES, DEFAULT_POLICY, ONE_BATCH, LeasePolicy
+from daskxml.strategies.dispatch import BY_SHARES, ONE_BATCH, LeasePolicy
 from daskxml.strategies.megabatch import Strategy
 from daskxml.strategies.protocol import (
     Event,
@@ -224,11 +224,8 @@ class AdaptiveSgd(Strategy):
         return self.config.lr * worker.batch_size / self.config.batch_max / worker.updates_per_batch
 
     def policy(self, state: MegabatchState) -> LeasePolicy:
-        """Lease by shares, or batch by batch; a worker that joined late has no whole share."""
-        if self.config.dispatch == "batch":
-            return ONE_BATCH
-        is_late = any(worker.came_late for worker in state.members.values())
-        return DEFAULT_POLICY if is_late else BY_SHARES
+        """Lease by shares, or batch by batch."""
+        return ONE_BATCH if self.config.dispatch == "batch" else BY_SHARES
 
     def count_updates(self, worker: WorkerState, rows: int, updates: int) -> float:
         """Count batches, a smaller one as its share of a full one where parts are scaled."""

@@ -72,7 +72,7 @@ class Load:
     leases
         Leases not yet reported.
     done_rows
-        Rows done in this mega-batch.
+        Rows done in this mega-batch; of a worker that came late, those of its absence as well.
     share
         By which shares are divided, a throughput; 0: by ``rows_per_s``.
     """
@@ -81,7 +81,7 @@ class Load:
     rows_per_s: float
     leased_rows: int
     leases: int
-    done_rows: int = 0
+    done_rows: float = 0
     share: float = 0.0
 
 

@@ -52,8 +52,10 @@ def _load(worker: WorkerState, *, is_planned: bool) -> Load:
     share = worker.rows / worker.busy_s if worker.rows and worker.busy_s else worker.rows_per_s
     if is_planned and worker.speed:
         share = worker.speed
-    work = worker.leased_rows, worker.leases, worker.rows
-    return Load(worker.batch_rows, worker.rows_per_s, *work, share)
+    done_rows = worker.rows + worker.absent_rows
+    return Load(
+        worker.batch_rows, worker.rows_per_s, worker.leased_rows, worker.leases, done_rows, share
+    )
 
 
 def _is_as_planned(workers: Iterable[WorkerState]) -> bool:
@@ -210,11 +212,12 @@ class Strategy:
             case Begin(rows):
                 left = state.remaining_rows if rows is None else min(rows, state.remaining_rows)
                 return replace(state, phase="train", remaining_rows=left)
-            case WorkerJoined(name, keeps_change=keeps) if name in self.late(state):
-                return self._rejoined(state, name, keeps_change=keeps)
+            case WorkerJoined(name) if name in self.late(state):
+                return self._rejoined(state, event)
             case WorkerJoined(name, device):
-                came_late = state.phase != "idle" and bool(members)
-                worker = replace(self._new_worker(device), came_late=came_late)
+                worker = self._new_worker(device)
+                if state.phase != "idle" and members:
+                    worker = worker.coming_late(event.after_s)
                 return replace(state, members={**members, name: worker})
             case WorkerLost(name) if name in members:
                 if self.is_joint:
@@ -243,15 +246,13 @@ class Strategy:
         return replace(state, members=members)
 
     @staticmethod
-    def _rejoined(state: MegabatchState, name: str, *, keeps_change: bool) -> MegabatchState:
+    def _rejoined(state: MegabatchState, event: WorkerJoined) -> MegabatchState:
         """Return the state with a late worker that is back; it has no whole share of the rows."""
-        worker = replace(
-            state.members[name], lag=0, is_given_up=False, is_called=False, came_late=True
-        )
-        left = state.remaining_rows
-        if not keeps_change:
+        worker, left = state.members[event.worker], state.remaining_rows
+        if not event.keeps_change:
             left, worker = left + worker.rows, worker.without_work()
-        return replace(state, remaining_rows=left, members={**state.members, name: worker})
+        members = {**state.members, event.worker: worker.coming_late(event.after_s)}
+        return replace(state, remaining_rows=left, members=members)
 
     def _new_worker(self, device: WorkerDevice) -> WorkerState:
         threads = device.pool_threads
@@ -299,30 +300,28 @@ class Strategy:
 
     def lease(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
         """Lease rows to the workers that should have more."""
-        if state.is_draining:
+        if state.is_draining or not state.remaining_rows:
             return state, ()
-        leases, policy = list[Command](), self.policy(state)
+        leases, policy, gain = list[Command](), self.policy(state), self.gain(state)
         members, remaining = present(state.members), state.remaining_rows
-        gain = self.gain(state)
-        while lease := self._next_lease(members, remaining, policy, gain):
+        is_planned = _is_as_planned(members.values())
+        loads = {name: _load(w, is_planned=is_planned) for name, w in members.items()}
+
+        def next_lease() -> Work | None:
+            for name in sorted(loads, key=lambda n: (loads[n].leases, natural_order(n))):
+                rows = next_lease_rows(name, loads, remaining, policy)
+                if lease := self.lease_of(name, members[name], rows, gain):
+                    return lease
+            return None
+
+        while remaining and (lease := next_lease()):
             leases.append(lease)
-            (worker,) = lease.parts
-            members[worker] = members[worker].with_lease(lease.rows)
+            (name,) = lease.parts
+            members[name] = members[name].with_lease(lease.rows)
+            loads[name] = _load(members[name], is_planned=is_planned)
             remaining -= lease.rows
         everyone = {**state.members, **members}
         return replace(state, members=everyone, remaining_rows=remaining), tuple(leases)
-
-    def _next_lease(
-        self, members: Mapping[str, WorkerState], remaining_rows: int, policy: LeasePolicy,
-        gain: float,
-    ) -> Work | None:  # fmt: skip
-        is_planned = _is_as_planned(members.values())
-        loads = {name: _load(w, is_planned=is_planned) for name, w in members.items()}
-        for name in sorted(members, key=lambda n: (members[n].leases, natural_order(n))):
-            rows = next_lease_rows(name, loads, remaining_rows, policy)
-            if lease := self.lease_of(name, members[name], rows, gain):
-                return lease
-        return None
 
     def view(self, state: MegabatchState) -> dict[str, WorkerView]:
         """Return batch size, rate and throughput of every worker."""

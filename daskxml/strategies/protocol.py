@@ -93,11 +93,13 @@ class WorkerJoined:
     """A worker arrived, or one that was late is back, based on the global model.
 
     One that was late brings what it changed, if it ``keeps_change``; else its rows are done again.
+    The mega-batch has gone on for ``after_s`` seconds.
     """
 
     worker: str
     device: WorkerDevice = REPLICA
     keeps_change: bool = True
+    after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

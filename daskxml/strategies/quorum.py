@@ -3,8 +3,9 @@
 A worker is *in* when nothing that it was given is under way. A merge begins when no rows are left
 to give out and all are in; with a quorum below 1 also without some of them: once that share of the
 workers is in and a grace is over, and a multiple of the grace later without a quorum. Nobody waits
-for a worker that the last merge began without, or for one that is silent. The session measures the
-grace: it is told to by `Wait`, and answers with `GraceOver` (`grace_s`).
+for a worker that is silent, or for one that the last merge began without until it is back. The
+session measures the grace: `Wait` tells it to, and `GraceOver` is its answer
+(`daskxml.session.grace`).
 
 =========  ===============  ==================================================================
 worker     fields           what happens
@@ -28,51 +29,12 @@ changes are weighed by tokens, here every row counts once, in the merge that its
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
-from daskxml.strategies.dispatch import LONGEST_LEASE_S
 from daskxml.strategies.protocol import GiveUp, Rebase, Wait
 from daskxml.strategies.state import MegabatchState, present
 
 STALENESS = 3  # merges that a worker's oldest step may miss
-WAITS = 4
-_LEAST_S = 0.25
-
-
-def grace_s(
-    since_begin_s: float, given_s: float | None, waits_for: str, waited_s: Sequence[float] = ()
-) -> float:
-    """Return how long to wait for others, once those that are in have nothing left to do.
-
-    Parameters
-    ----------
-    since_begin_s
-        Seconds since the mega-batch began.
-    given_s
-        `[combine] grace`; None stands for a quarter of the mega-batch, or three times the longest
-        of the last waits if that is less, and at least a quarter of a second, so that no
-        scheduler's hiccup makes a worker late.
-    waits_for
-        Of `Wait`. Without a quorum the wait is four times as long; where those that are in have
-        done nothing, it is as long again with each report, and a lease is at least twice over.
-    waited_s
-        The last `WAITS` waits for others, with how long a late worker would have been waited for;
-        fewer are no measure.
-
-    Examples
-    --------
-    >>> grace_s(8.0, None, "others"), grace_s(8.0, 0.5, "quorum"), grace_s(8.0, 0.25, "work")
-    (2.0, 2.0, 2.0)
-    >>> grace_s(8.0, None, "others", [0.1, 0.5, 0.1, 0.1])
-    1.5
-    """
-    spread_s = 3.0 * max(waited_s) if len(waited_s) == WAITS else math.inf
-    auto = max(_LEAST_S, min(since_begin_s / 4.0, spread_s))
-    grace = auto if given_s is None else given_s
-    if waits_for == "others":
-        return grace
-    return max(4.0 * grace, 2.0 * LONGEST_LEASE_S if waits_for == "work" else 0.0)
 
 
 def those_in(state: MegabatchState) -> tuple[str, ...]:

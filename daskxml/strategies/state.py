@@ -118,6 +118,8 @@ class WorkerState:
         where they are; 0 before.
     came_late
         Whether it joined, or came back, since this mega-batch began: it has no whole share of it.
+    absent_rows
+        What it would have done by then, less the rows that it brought.
     most_rows
         The largest batch that its memory holds, an upper bound of ``batch_size``; 0: no bound.
     evidence
@@ -144,6 +146,7 @@ class WorkerState:
     quota_rows: int = 0
     rows_per_s: float = 0.0
     came_late: bool = False
+    absent_rows: float = 0.0
     most_rows: int = 0
     busy_s: float = 0.0
     evidence: Evidence = NO_EVIDENCE
@@ -186,6 +189,14 @@ class WorkerState:
         """Whether it can be merged: it is not late, and nothing is under way."""
         return not (self.is_late or self.leases or self.quota_rows)
 
+    def coming_late(self, after_s: float) -> WorkerState:
+        """Return the state of a worker that comes so long after the mega-batch began."""
+        absent_rows = after_s * (self.speed or self.rows_per_s) - self.rows
+        return replace(
+            self, lag=0, is_expected=True, is_given_up=False, is_called=False, came_late=True,
+            absent_rows=absent_rows,
+        )  # fmt: skip
+
     def with_lease(self, rows: int) -> WorkerState:
         """Return the state after it was given so many rows."""
         return replace(self, leased_rows=self.leased_rows + rows, leases=self.leases + 1)
@@ -219,8 +230,8 @@ class WorkerState:
     def in_new_megabatch(self) -> WorkerState:
         """Return the state with the counters of a mega-batch at their beginning."""
         return replace(
-            self.without_work(), leases=0, came_late=False, lag=0, is_expected=True,
-            is_given_up=False, is_called=False,
+            self.without_work(), leases=0, came_late=False, absent_rows=0.0, lag=0,
+            is_expected=True, is_given_up=False, is_called=False,
         )  # fmt: skip
 
     def left_behind(self) -> WorkerState:

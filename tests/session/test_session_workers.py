@@ -17,7 +17,6 @@ from daskxml.session.commands import (
     WorkResult,
     WriteCheckpoint,
 )
-from daskxml.strategies.elastic import ElasticSgd
 from daskxml.strategies.protocol import (
     REPLICA,
     GiveUp,
@@ -26,7 +25,6 @@ from daskxml.strategies.protocol import (
     WorkerJoined,
     WorkerSilent,
 )
-from daskxml.strategies.quorum import WAITS
 from harness.random_scripts import CHOICES, run_script, scripts
 from harness.virtual_executor import (
     MEGABATCH_ROWS,
@@ -197,26 +195,6 @@ def test_where_a_worker_goes_silent_in_a_merge_the_training_ends_anew():
     commands = backend.session.handle(WorkerSilent("a"), backend.now_s + 5.0)
     assert commands[-1] == Measure(("b",))
     assert backend.session.log.trained_s == backend.now_s + 5.0
-
-
-def test_a_wait_that_somebody_missed_is_no_measure_of_waits():
-    """It lasted as long as the grace that it would lengthen."""
-    strategy = ElasticSgd(ElasticSgd.Config(batch_max=8, megabatch_batches=4))
-    strategy.quorum = 0.5
-    session = new_session(strategy=strategy, test_rows=())
-    leases = session.start(dict.fromkeys("abcd", REPLICA), 0.0)
-    graces_s = []
-    for begin_s in range(0, 10 * (WAITS + 2), 10):
-        is_d_late = begin_s >= 10 * WAITS
-        for names, at_s in (("ab", begin_s + 8.0), ("c" if is_d_late else "cd", begin_s + 8.1)):
-            while lease := next((it for it in leases if it.workers[0] in names), None):
-                leases.remove(lease)
-                done = WorkStats(rows=lease.rows_of(0), updates=1, busy_s=1.0)
-                leases += kinds(session.handle(WorkResult(lease.number, (done,)), at_s), RunWork)
-            graces_s += [session.deadline_s() - at_s] if names == "ab" else []
-        session.tick(begin_s + 9.0)
-        leases += session.handle(MergeResult(0), begin_s + 10.0)
-    assert graces_s == pytest.approx([2.0] * WAITS + [0.3] * 2)
 
 
 # ------------------------------------------------------------------- arrivals

@@ -21,7 +21,7 @@ from daskxml.strategies.protocol import (
     WorkerLost,
     WorkerSilent,
 )
-from daskxml.strategies.quorum import STALENESS, grace_s, merging, others
+from daskxml.strategies.quorum import STALENESS, merging, others
 from daskxml.strategies.state import MegabatchState, WorkerState
 from harness.every_strategy import follow
 
@@ -235,12 +235,6 @@ def test_work_that_took_no_time_says_nothing_of_the_speed():
     worker = WorkerState(batch_size=1, leased_rows=9, leases=2).with_work(5, 1, 0.0)
     assert worker.rows_per_s == 0.0
     assert worker.with_work(4, 1, 2.0).rows_per_s == 2.0
-
-
-def test_the_grace_follows_from_the_megabatch():
-    assert [grace_s(8.0, None, what) for what in ("others", "quorum", "work")] == [2.0, 8.0, 8.0]
-    assert grace_s(0.02, None, "others") == 0.25  # no hiccup of the scheduler makes a worker late
-    assert [grace_s(8.0, 0.1, what) for what in ("others", "quorum", "work")] == [0.1, 0.4, 2.0]
 
 
 def test_the_quorum_is_that_of_the_workers_that_are_waited_for():
