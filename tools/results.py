@@ -3,6 +3,7 @@
     python tools/results.py check [--release]     # make results-check
     python tools/results.py run [NAME ...] --data FOLDER  # make results DATA=FOLDER
     python tools/results.py quote                 # after numbers of a document were changed
+    python tools/results.py same NAME ...         # after tools/digests.py found no difference
 
 ``benchmarks/results/index.toml`` has a table for each result: its files, the command that makes
 them, the sources and data cards that they depend on, and when, where and with which commit and
@@ -19,7 +20,8 @@ digest of those sources they were measured. ``check`` fails
 
 It lists the results whose sources have changed since, which the site says on the pages that link to
 them (`note`); with ``--release`` these fail, too. ``run`` measures what is missing or has changed,
-or what is named, and refuses to where files differ from the commit.
+or what is named, and refuses to where files differ from the commit. ``same`` notes that the code
+of this commit gives what that of the measurement gave, where its runs were begun again.
 """
 
 from __future__ import annotations
@@ -87,6 +89,8 @@ class Result:
         their checksums (``tests/data/test_partitions.py``).
     commit, digest, date, machine, load
         Of the measurement; load is that of one minute when it began.
+    same
+        A later commit of the same digests (`tools/digests.py`): ``digest`` is of its sources.
     """
 
     name: str
@@ -94,6 +98,7 @@ class Result:
     sources: tuple[str, ...]
     run: str = ""
     commit: str = ""
+    same: str = ""
     digest: str = ""
     date: str = ""
     machine: str = ""
@@ -394,7 +399,7 @@ def unknown_commits(index: Index) -> Iterator[str]:
         return
     history = _git(index.root, "rev-list", "HEAD").split()
     for result in index.results.values():
-        named = {result.commit} - {""}
+        named = {result.commit, result.same} - {""}
         for file in result.files:
             if not file.endswith(".png") and (index.folder / file).exists():
                 named |= set(COMMIT.findall((index.folder / file).read_text("utf-8")))
@@ -451,6 +456,16 @@ def quote(index: Index) -> int:
     return 0
 
 
+def note_same(index: Index, names: Sequence[str]) -> int:
+    """Note that results of this commit would be the same."""
+    commit = _git(index.root, "rev-parse", "HEAD").strip()
+    for name in names:
+        result = index.results[name]
+        index.results[name] = replace(result, same=commit, digest=index.digest(result))
+    index.write()
+    return 0
+
+
 def run(index: Index, names: Sequence[str], data: str) -> int:
     """Measure what is named, else what is missing or older than its sources.
 
@@ -477,7 +492,7 @@ def run(index: Index, names: Sequence[str], data: str) -> int:
         subprocess.run(shlex.split(result.run.format(data=data)), cwd=index.root, check=True)
         hardware = [f"{found['cpu']}, {found['cores']} cores", *map(str, found["gpus"])]
         index.results[name] = replace(
-            result, commit=commit, digest=index.digest(result), load=f"{load:.2f}",
+            result, commit=commit, same="", digest=index.digest(result), load=f"{load:.2f}",
             date=datetime.now(UTC).date().isoformat(), machine="; ".join(hardware),
         )  # fmt: skip
         index.write()
@@ -493,11 +508,14 @@ def main() -> int:
     measuring.add_argument("names", nargs="*", metavar="NAME")
     measuring.add_argument("--data", default="data", help="the folder of the real sets")
     commands.add_parser("quote")
+    commands.add_parser("same").add_argument("names", nargs="+", metavar="NAME")
     options = parser.parse_args()
     if options.command == "check":
         return check(Index(), is_release=options.release)
     if options.command == "quote":
         return quote(Index())
+    if options.command == "same":
+        return note_same(Index(), options.names)
     return run(Index(), options.names, options.data)
 
 

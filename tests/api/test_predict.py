@@ -90,6 +90,7 @@ def test_a_row_that_cannot_be_read_leaves_nothing(
     assert list(tmp_path.iterdir()) == [rows]
 
 
+@pytest.mark.slow
 def test_few_blocks_are_under_way_at_a_time(
     client: Client, world: tuple[Path, Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,6 +108,7 @@ def test_a_run_goes_on_without_its_client(
     assert stages == [["read", "shuffle"]] * 2
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_and_left(
     launch: Callable[..., str], client: Client, data: Data, values: Values, tmp_path: Path
 ) -> None:

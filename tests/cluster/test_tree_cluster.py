@@ -70,6 +70,7 @@ def test_rows_that_are_held_out_calibrate_the_model(
     assert [run.model.header.decisions for run in runs] == [here] * 3
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_its_trees(
     client: Client, data: Data, expected: daskxml.Run, tmp_path: Path
 ) -> None:

@@ -125,6 +125,7 @@ def test_close_ends_the_threads():
         kernels.for_label_blocks(1000, 10, lambda *where: None)
 
 
+@pytest.mark.slow
 def test_only_the_first_compilation_of_the_context_is_told():
     told = []
 

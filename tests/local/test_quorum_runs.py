@@ -58,6 +58,14 @@ def test_the_healthy_go_on_while_one_is_frozen(few, strategy, frozen):
     check_ledger(run.history, ROWS)
 
 
+def test_a_worker_that_comes_in_the_middle_ends_with_the_others(few):
+    run = simulate(few, {"combine.grace": "auto"}, changes=[Arrival(0.52, "9"), Arrival(0.6, "10")])
+    row = next(r for r in run.history if any(e["kind"] == "joined" for e in r["events"]))
+    new = row["workers"].pop("9")
+    assert 0 < new["rows"] < min(worker["rows"] for worker in row["workers"].values()) / 2
+    assert max(worker["idle_s"] for worker in row["workers"].values()) < 0.005  # half a batch
+
+
 def test_the_result_is_not_the_model_of_a_late_worker(few):
     run = simulate(few, {"strategy.lr": 2.0}, changes=[Freeze(0.1, "0", 1e4)])
     assert run.history[-1]["late"] == ["0"]  # the first worker, frozen until after the end
@@ -199,7 +207,7 @@ def changes(workers):
         }
     ),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_every_row_counts_once_whatever_happens(few, tmp_path_factory, script, speeds, overrides):
     out = tmp_path_factory.mktemp("runs") / "run"
     run = simulate(few, overrides, speeds=speeds, changes=script, out=out)

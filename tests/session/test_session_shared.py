@@ -178,7 +178,7 @@ def test_late_reports_of_a_lost_worker_change_nothing():
     workers=st.lists(st.tuples(st.floats(1.0, 200.0), st.integers(0, 3)), min_size=1, max_size=4),
     is_replicated=st.booleans(),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_any_order_of_results_losses_and_arrivals(
     name, lease_s, script, choices, workers, is_replicated
 ):

@@ -281,7 +281,7 @@ def test_reports_out_of_turn_change_nothing():
     test_rows=st.sampled_from([(), (20, 10)]),
     training_loss=st.booleans(),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_order_of_results_losses_and_arrivals(
     script, choices, speeds, is_replicated, test_rows, training_loss
 ):

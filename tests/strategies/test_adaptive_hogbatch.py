@@ -279,7 +279,7 @@ def test_at_1_to_250_the_updates_come_together(lease_s, threads):
     st.lists(st.tuples(st.floats(0.5, 500.0), st.integers(0, 3)), min_size=1, max_size=5),
     st.sampled_from([0.0, 0.02, 0.5]),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_bounds_are_never_left_and_updates_are_counted(
     batch_max, batch_min, pool_min, pool_more, alpha, workers, lease_s
 ):

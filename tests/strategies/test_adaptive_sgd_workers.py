@@ -168,7 +168,7 @@ CONFIGS = st.builds(
 
 
 @given(CONFIGS, st.lists(st.floats(0.5, 500.0), min_size=1, max_size=5), SCRIPTS, st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_every_megabatch_is_merged_whole_whoever_comes_and_goes(config, speeds, script, is_small):
     """The cluster itself checks rows, deadlocks, immutability and JSON; here the rest."""
     named = {str(i): speed for i, speed in enumerate(speeds)}

@@ -280,7 +280,7 @@ SCRIPTS = st.lists(st.tuples(st.integers(0, 9), ACTIONS, st.integers(0, 7)), max
     st.lists(st.tuples(st.floats(0.5, 500.0), st.integers(0, 3)), min_size=1, max_size=5),
     SCRIPTS,
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_every_megabatch_is_done_whole_whoever_comes_and_goes(
     case, batch_max, megabatch_batches, workers, script
 ):

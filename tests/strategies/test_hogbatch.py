@@ -246,7 +246,7 @@ SCRIPTS = st.lists(
     st.lists(st.tuples(st.floats(0.5, 500.0), st.integers(0, 3)), min_size=1, max_size=5),
     SCRIPTS,
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_every_row_is_done_once_whoever_comes_and_goes(case, lease_s, workers, script):
     """Each lease is done or leased again; the cluster itself checks the rows of every merge."""
     speeds = {str(i): speed for i, (speed, _) in enumerate(workers)}
