@@ -111,7 +111,7 @@ class AsynchronousLocal(ElasticSgd):
     def schedule(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
         """Wait for nobody, and give nobody up."""
         members = {
-            name: replace(worker, age=min(worker.age, STALENESS), is_expected=True)
+            name: replace(worker, age=min(worker.age, STALENESS))
             for name, worker in state.members.items()
         }
         state = replace(state, members=members, waits_for="others", is_grace_over=True)

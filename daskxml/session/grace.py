@@ -62,15 +62,11 @@ class Grace:
         for name, rows in done.rows.items():
             took_s = min(done.took_s, now_s - self._reported_s.get(name, -math.inf))
             self._reported_s[name] = now_s
-            if rows and speeds[name]:
-                most_s = self._missed.pop(name, 0.0 if name in late else math.inf)
-                self._count(most_s, took_s - rows / speeds[name])
-
-    def _count(self, most_s: float, delay_s: float) -> None:
-        if most_s == math.inf:
-            self._delay_s = max(self._delay_s, delay_s)
-        elif delay_s < most_s:  # it was a little late, and was not frozen
-            self._delays_s.append(delay_s)
+            delay_s = took_s - rows / speeds[name] if speeds[name] else 0.0
+            if name not in late:
+                self._delay_s = max(self._delay_s, delay_s)
+            elif rows and delay_s < self._missed.pop(name, 0.0):  # a little late, and not frozen
+                self._delays_s.append(delay_s)
 
     def wait(
         self, waits_for: str, begun_s: float, now_s: float,

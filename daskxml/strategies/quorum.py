@@ -55,11 +55,10 @@ def others(state: MegabatchState, quorum: float) -> str:
     ('others', 'quorum')
     """
     here = present(state.members).values()
-    expected = [worker for worker in here if worker.is_expected] or here
-    are_in = sum(worker.is_in for worker in expected)
-    if are_in == len(expected):
+    are_in = sum(worker.is_in for worker in here)
+    if are_in == len(here):
         return ""
-    return "others" if are_in >= math.ceil(quorum * len(expected) - 1e-9) else "quorum"
+    return "others" if are_in >= math.ceil(quorum * len(here) - 1e-9) else "quorum"
 
 
 def call_back(state: MegabatchState) -> tuple[MegabatchState, tuple[Rebase, ...]]:

@@ -130,8 +130,6 @@ class WorkerState:
         The highest ``rows_per_s`` so far, where a strategy asks how far the device is used.
     lag, age
         Merges since the base of its replica, and since its oldest step that is in no merge.
-    is_expected
-        Whether a merge waits for it: not if the last one began without it.
     is_given_up, is_called
         Whether its unmerged rows were given to others, and whether it is being rebased.
     """
@@ -155,7 +153,6 @@ class WorkerState:
     speed: float = 0.0
     lag: int = 0
     age: int = 0
-    is_expected: bool = True
     is_given_up: bool = False
     is_called: bool = False
 
@@ -193,7 +190,7 @@ class WorkerState:
         """Return the state of a worker that comes so long after the mega-batch began."""
         absent_rows = after_s * (self.speed or self.rows_per_s) - self.rows
         return replace(
-            self, lag=0, is_expected=True, is_given_up=False, is_called=False, came_late=True,
+            self, lag=0, is_given_up=False, is_called=False, came_late=True,
             absent_rows=absent_rows,
         )  # fmt: skip
 
@@ -225,20 +222,20 @@ class WorkerState:
     def given_up(self) -> WorkerState:
         """Return the state after its rows were given to others."""
         bare = self.without_work()
-        return replace(bare, is_given_up=True, is_called=False, is_expected=False)
+        return replace(bare, is_given_up=True, is_called=False)
 
     def in_new_megabatch(self) -> WorkerState:
         """Return the state with the counters of a mega-batch at their beginning."""
         return replace(
             self.without_work(), leases=0, came_late=False, absent_rows=0.0, lag=0,
-            is_expected=True, is_given_up=False, is_called=False,
+            is_given_up=False, is_called=False,
         )  # fmt: skip
 
     def left_behind(self) -> WorkerState:
         """Return the state of a worker that is late, once more if it was before."""
         is_idle = self.is_given_up or not (self.rows or self.leased_rows)
         age = 0 if is_idle else self.age + 1
-        return replace(self, quota_rows=0, lag=self.lag + 1, age=age, is_expected=False)
+        return replace(self, quota_rows=0, lag=self.lag + 1, age=age)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

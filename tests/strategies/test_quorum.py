@@ -69,7 +69,6 @@ def test_a_quorum_waits_for_the_grace_and_then_merges_without_the_last():
     state = with_late_d(elastic())
     late = state.members["d"]
     assert (late.lag, late.age, late.leases, late.leased_rows) == (1, 1, 1, 8)
-    assert not late.is_expected
     assert state.members["a"].rows == 0
 
 
@@ -126,7 +125,7 @@ def test_a_late_worker_is_rebased_and_its_rows_enter_the_next_merge():
         state, commands = machine.step(state, done(name, state.members[name].leased_rows))
     assert commands[-1] == merge_of(FOUR)
     state, _ = machine.step(state, Merged())
-    assert (state.members["d"].age, state.members["d"].is_expected) == (0, True)
+    assert state.members["d"].age == 0
 
 
 def test_rows_of_a_worker_that_stays_late_are_done_by_others():
@@ -238,9 +237,9 @@ def test_work_that_took_no_time_says_nothing_of_the_speed():
 
 
 def test_the_quorum_is_that_of_the_workers_that_are_waited_for():
-    """Not of one that is back, which the last merge began without."""
+    """Also of one that is back, which the last merge began without, but of no late one."""
     ready = WorkerState(batch_size=8, rows=8)
     busy = WorkerState(batch_size=8, leases=1)
-    members = {"a": ready, "b": ready, "c": busy, "d": replace(busy, age=1, is_expected=False)}
+    members = {"a": ready, "b": replace(ready, age=1), "c": busy, "d": replace(busy, lag=1)}
     state = MegabatchState(remaining_rows=0, members=members)
     assert [others(state, quorum) for quorum in (0.6, 0.7)] == ["others", "quorum"]

@@ -229,9 +229,8 @@ class Truth:
         if session.stage == "train" and state.waits_for and not state.is_grace_over:
             require(session.deadline_s() < math.inf, "a merge waits for ever")
             here = [state.members[name] for name in session.present()]
-            expected = [worker.is_in for worker in here if worker.is_expected]
-            is_work = state.waits_for == "work"
-            require(is_work or not expected or not all(expected), "a merge waits for nobody")
+            are_in = all(worker.is_in for worker in here)
+            require(state.waits_for == "work" or not are_in, "a merge waits for nobody")
 
     def _published(self, driver: RunDriver, event: dict[str, Any]) -> None:
         if event["kind"] == "rewound":

@@ -272,8 +272,6 @@ PLANTS = (
           "self.group.candidates |=", "_ =", matters="late"),
     Plant("the grace never ends", "session.grace:Grace.wait",
           "self.until_s = now_s + grace_s", "self.until_s = math.inf"),
-    Plant("a merge waits for a worker that missed the last one", "strategies.quorum:others",
-          "if worker.is_expected] or here", "] or here"),
     Plant("a silent worker is not left behind", "cluster.executor:Executor.leave_behind",
           "self.emit(HandleLost(worker))", "pass"),
     Plant("a silent worker is waited for a minute",
