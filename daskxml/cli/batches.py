@@ -13,11 +13,10 @@ import numpy as np
 import scipy.sparse
 
 from daskxml.core.errors import DaskxmlError
-from daskxml.models.rankings import Ids, Scores
+from daskxml.models.rankings import Ranking
 from daskxml.models.store import folder_to_read, read_model, version_of
 from daskxml.models.trained import Model
 
-Ranking = tuple[Ids, Scores]
 # Requests that one call answers: they want as many labels of the same model.
 Group = list[tuple[scipy.sparse.csr_matrix, asyncio.Future[Ranking]]]
 

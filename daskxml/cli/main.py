@@ -61,10 +61,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             if any("\ud800" <= character <= "\udfff" for character in argument):
                 raise ConfigError(f"{argument}: not text in UTF-8, which paths and names must be")
         return _run(arguments)
-    except DaskxmlError as error:
-        if "--debug" in arguments:
-            raise
-        return _end(FAILED, f"error: {error.message}")
     except BrokenPipeError:  # `daskxml inspect FILE | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNREAD
@@ -73,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if "--debug" in arguments:
             raise
+        if isinstance(error, DaskxmlError):
+            return _end(FAILED, f"error: {error.message}")
         if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
             # A package that was being loaded made it another error.
             return _end(INTERRUPTED, "interrupted")

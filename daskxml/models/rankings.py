@@ -15,6 +15,7 @@ from daskxml.core.text import counted
 
 Ids = npt.NDArray[np.int32]
 Scores = npt.NDArray[np.float32]
+Ranking = tuple[Ids, Scores]  # ``(rows, k)``, best first
 _CANDIDATES, _LEAST_CANDIDATES = 2, 20  # for each label that is asked for, and at all
 
 
@@ -35,7 +36,7 @@ def scores_csr(ids: Ids, scores: Scores, labels: int) -> scipy.sparse.csr_matrix
     return matrix
 
 
-def chosen_first(is_chosen: Any, ids: Ids, scores: Scores) -> tuple[Ids, Scores]:
+def chosen_first(is_chosen: Any, ids: Ids, scores: Scores) -> Ranking:
     """Return the chosen ones of ranked labels first; -1 and minus infinity where no more is chosen.
 
     Examples

@@ -30,6 +30,7 @@ from daskxml.models.decisions import Average, Decisions, learn_decisions
 from daskxml.models.kinds import kind_of
 from daskxml.models.network.spec import check_rank
 from daskxml.models.protocol import Ranker
+from daskxml.models.rankings import Ranking
 from daskxml.models.together import MEASURES, Measure, Together
 
 DROP = 0.065  # of the squares of the weights of trees: half of the weights and more
@@ -229,9 +230,7 @@ class Model:
             warnings.warn(rankings.unknown_texts(count, len(texts)), stacklevel=2)
         return self.predict_labels(rows, k)
 
-    def predict_top_k(
-        self, X: Any, k: int = 5, *, rank_empty: bool = True
-    ) -> tuple[rankings.Ids, rankings.Scores]:
+    def predict_top_k(self, X: Any, k: int = 5, *, rank_empty: bool = True) -> Ranking:
         """Rank the best labels of each row.
 
         Rows without features are ranked as well, as metrics take them, unless ``rank_empty`` is
@@ -260,9 +259,7 @@ class Model:
         ids, scores = self._ranked(X, k, rank_empty)
         return ids, self._calibrated(ids, scores)
 
-    def choose(
-        self, X: Any, k: int | None = None, *, threshold: float | None = None
-    ) -> tuple[rankings.Ids, rankings.Scores]:
+    def choose(self, X: Any, k: int | None = None, *, threshold: float | None = None) -> Ranking:
         """Choose the labels of each row that are above their thresholds.
 
         Thresholds are those that `calibrate` has found. A model without has one half, or where a
@@ -302,7 +299,7 @@ class Model:
     def choose_together(
         self, X: Any, k: int = 5, *, measure: Measure = "macro-F1", candidates: int = 50,
         beside: Any = None,
-    ) -> tuple[rankings.Ids, rankings.Scores]:  # fmt: skip
+    ) -> Ranking:  # fmt: skip
         """Choose k labels for each row, so that a measure over all rows is highest.
 
         Calibrate the model first. How they are chosen is explained in `daskxml.models.together`.
@@ -591,7 +588,7 @@ class Model:
     def _blocks(self, X: Any) -> Iterator[Csr]:
         return feature_blocks(in_order(X, self.header.feature_names), self.spec.features)
 
-    def _ranked(self, X: Any, k: int, rank_empty: bool) -> tuple[rankings.Ids, rankings.Scores]:
+    def _ranked(self, X: Any, k: int, rank_empty: bool) -> Ranking:
         """Rank labels by their scores, which are not calibrated."""
         check_rank(k, self.spec.labels)
         blocks = self._blocks(X)
@@ -688,9 +685,7 @@ class Model:
         labels = label_csr(Y, ids.shape[0], self.spec.labels)
         return metric_sums(ids, labels, self.inverse_propensity, zero.ks).result()
 
-    def _rank(
-        self, features: Csr, k: int, rank_empty: bool
-    ) -> tuple[rankings.Ids, rankings.Scores]:
+    def _rank(self, features: Csr, k: int, rank_empty: bool) -> Ranking:
         """Rank the rows of a block, which is scaled in place."""
         ids, scores = self._ready().top_k([self._segment(features)], k)
         if ids.shape[1] < k:  # trees give no more columns than there are labels

@@ -70,24 +70,16 @@ class PlainProgress:
         return "\n".join(event_lines(event))
 
 
-class LiveProgress:
-    """A table on a terminal that is redrawn several times a second; used as `PlainProgress` is."""
+class LiveProgress(Live):
+    """A table on a terminal that is redrawn several times a second; used as `PlainProgress` is.
+
+    At the end of a ``with`` block it is drawn for the last time, and stays on the screen.
+    """
 
     def __init__(self, title: str, console: Console | None = None) -> None:
         self.title, self.view = title, run_view.RunView()
         self._notes: deque[str] = deque(maxlen=_NOTES)
-        self._live = Live(
-            console=console, get_renderable=self.render, refresh_per_second=REFRESHES_PER_S
-        )
-
-    def __enter__(self) -> LiveProgress:
-        """Start drawing."""
-        self._live.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Draw for the last time, and leave that on the screen."""
-        self._live.stop()
+        super().__init__(console=console, refresh_per_second=REFRESHES_PER_S)
 
     def __call__(self, event: run_view.Event) -> None:
         """Apply the event; the next drawing shows it."""
@@ -96,7 +88,7 @@ class LiveProgress:
         if event.get("kind") not in ("megabatch", "ended"):  # which the table shows
             self._notes.extend(event_lines(event))
 
-    def render(self) -> Group:
+    def get_renderable(self) -> Group:
         """Return what is drawn now."""
         view = self.view
         parts: list[Any] = [self._headline()]

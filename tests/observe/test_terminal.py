@@ -137,7 +137,7 @@ def test_a_run_that_fails_leaves_the_word_to_its_error(capsys):
 
 def text_of(progress):
     console = Console(file=io.StringIO(), width=120)
-    console.print(progress.render())
+    console.print(progress.get_renderable())
     return console.file.getvalue()
 
 
