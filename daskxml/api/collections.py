@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
 import numpy as np
@@ -24,7 +24,6 @@ from daskxml.cluster.connection import kept, submit
 from daskxml.config import RunConfig
 from daskxml.core.arrays import Partition
 from daskxml.core.errors import InputError
-from daskxml.core.work_stats import StageRecord
 from daskxml.data.blocks import stamp_files
 from daskxml.data.formats import plan_files, read_documents, read_frame
 from daskxml.data.parse import Dialect, ParsedRows
@@ -34,6 +33,9 @@ from daskxml.data.tables import LABELS, Documents, columns_to_read, dense_header
 from daskxml.data.text import check_texts
 from daskxml.session.documents import TEXT_BLOCK_BYTES
 from daskxml.session.setup import ColumnNames
+
+if TYPE_CHECKING:
+    from daskxml.api.stages import Rows
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,6 @@ class DaskRows:
     read: Callable[..., Partition]
     columns: tuple[str, ...] = ()
     sample_weight: Any = None
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The names of a dense table's features."""
-        header = dense_header(self.columns)
-        return () if header is None else header.columns
 
     def partitions(
         self, client: Client, data: DataSection, features: tuple[str, ...] = ()
@@ -97,23 +93,6 @@ class DaskRows:
         return list(client.compute(parts))
 
 
-@dataclass(frozen=True)
-class RowsOnWorkers:
-    """Rows that are partitions on the workers, which its futures keep there.
-
-    Attributes
-    ----------
-    partitions, names
-        Futures: of each partition, and perhaps of the names of their columns.
-    stages
-        How they came there.
-    """
-
-    partitions: Sequence[Future]
-    names: Sequence[Future] = ()
-    stages: tuple[StageRecord, ...] = ()
-
-
 def find_rows(given: Any, name: str) -> Given | None:
     """Return rows that are no files, of Dask collections or in memory; None for files.
 
@@ -138,9 +117,10 @@ def find_rows(given: Any, name: str) -> Given | None:
     >>> len(find_rows(Matrices(X, Y), "train").blocks)
     3
     """
-    if hasattr(given, "on_workers"):  # a stage of a pipeline
-        given = given.on_workers()
-    if isinstance(given, DaskRows | RowsOnWorkers):
+    if hasattr(given, "made"):  # of a pipeline: what is wrong with them is said before a run begins
+        given.made()
+        return given
+    if isinstance(given, DaskRows):
         return given
     if isinstance(given, Matrices):
         if is_dask_collection(given.X) or is_dask_collection(given.Y):
@@ -268,7 +248,7 @@ def _read_frame(frame: Any, number: int, dialect: Dialect, known: Sequence[str])
 
 
 Tasks = tuple[Any, ...]  # a function, what it is called with in each, and its other arguments
-Given = Matrices | DaskRows | RowsOnWorkers
+Given: TypeAlias = "Matrices | DaskRows | Rows"
 Scattered = Mapping[str, list[Future]]  # rows on the workers
 _DOCUMENTS = 2048  # of a list that are a partition
 
@@ -277,20 +257,20 @@ def place_given(client: Client, matrices: Mapping[str, Given], config: RunConfig
     """Put rows that are no files on the workers; return their futures by ``train`` and ``test``."""
     placed: dict[str, list[Future]] = {}
     train, features = matrices.get("train"), tuple[str, ...]()
-    if isinstance(train, DaskRows) and not config.data.feature_names:
-        features = train.features
-    if features:
+    table = dense_header(train.columns) if isinstance(train, DaskRows) else None
+    if table and not config.data.feature_names:
+        features = table.columns
         placed["names"] = [kept(client, ColumnNames(features))]
     for name, rows in matrices.items():
-        if isinstance(rows, RowsOnWorkers):
-            placed[name] = list(rows.partitions)
-            if name == "train" and rows.names:
-                placed["names"] = list(rows.names)
-            continue
         if isinstance(rows, DaskRows):
             placed[name] = rows.partitions(client, config.data, features)
-        else:
+        elif isinstance(rows, Matrices):
             placed[name] = [kept(client, part) for part in rows.partitions()]
+        else:
+            placed[name] = rows.partitions
+            if name == "train" and rows.names:
+                placed["names"] = [rows.names.made()]
+            continue
         if name == "train" and rows.sample_weight is not None:
             placed["weights"] = [kept(client, np.asarray(rows.sample_weight))]
     return placed

@@ -12,10 +12,10 @@ from typing import Any
 
 from distributed import Client
 
-from daskxml.api.collections import Given, RowsOnWorkers, Scattered, find_rows, place_given
+from daskxml.api.collections import Given, Scattered, find_rows, place_given
 from daskxml.api.run import Config, Job, Run, awaitable
 from daskxml.api.runs import RunFollower, forget, open_runs
-from daskxml.api.stages import RowStages
+from daskxml.api.stages import Rows, RowStages
 from daskxml.cluster.connection import Warn, connection, submit
 from daskxml.config import DEFAULT_RUN_FILE, RunConfig
 from daskxml.core.errors import ConfigError
@@ -94,11 +94,9 @@ class Cluster:
             follower = RunFollower(client, _new_name(), publish, job.directory, config)
             with contextlib.ExitStack() as stack:
                 stack.callback(forget, client, follower.run)
-                follower.start(
-                    {name: [part.key for part in parts] for name, parts in placed.items()},
-                    [stage for rows in given.values() for stage in getattr(rows, "stages", ())],
-                    is_detached,
-                )
+                keys = {name: [part.key for part in parts] for name, parts in placed.items()}
+                stages = [rows.record for rows in given.values() if isinstance(rows, Rows)]
+                follower.start(keys, [*filter(None, stages)], is_detached)
                 yield follower, placed
                 if is_detached:
                     stack.pop_all()
@@ -167,7 +165,7 @@ def _releasing(on_event: OnEvent, matrices: Mapping[str, Given], placed: Scatter
     def publish(event: Mapping[str, Any]) -> Any:
         if event["kind"] == "started":
             for name, rows in matrices.items():
-                if not isinstance(rows, RowsOnWorkers):
+                if not isinstance(rows, Rows):
                     placed[name].clear()
         return on_event(event)
 

@@ -134,8 +134,8 @@ class Pipeline(RowStages):
             run = train(
                 resolved,
                 client=self.client,
-                train=rows.on_workers(),
-                test=None if test is None else test.on_workers(),
+                train=rows,
+                test=test,
                 on_event=functools.partial(self._hear, name),
                 **place,
             )

@@ -23,7 +23,7 @@ from distributed import Client, Future, wait
 from distributed.scheduler import KilledWorker
 
 from daskxml.api import stage_tasks as tasks
-from daskxml.api.collections import RowsOnWorkers, TextFiles, find_documents, find_rows, place_given
+from daskxml.api.collections import TextFiles, find_documents, find_rows, place_given
 from daskxml.api.run import Matrices, resolve_run
 from daskxml.api.stage_tasks import Function
 from daskxml.cluster.connection import kept, submit
@@ -129,15 +129,6 @@ class Rows(Stage):
     def partitions(self) -> list[Future]:
         """A future of each partition; they are made now, if they are not there."""
         return list(self.made())
-
-    def on_workers(self) -> RowsOnWorkers:
-        """Return what `daskxml.train` takes as rows."""
-        partitions, names = self.partitions, self.names
-        return RowsOnWorkers(
-            partitions,
-            names=[names.made()] if names else (),
-            stages=(self.record,) if self.record else (),
-        )
 
     def named(self, names: Value | None) -> Rows:
         """Return these rows, whose columns have such names."""
@@ -417,7 +408,7 @@ class RowStages:
         kept = self.map(tasks.without_rare, rows, counts, name="drop rare labels", least=least)
         return kept.named(rows.names)
 
-    def vectorized_files(self, config: RunConfig) -> dict[str, RowsOnWorkers]:
+    def vectorized_files(self, config: RunConfig) -> dict[str, Rows]:
         """Return the rows of a run file's documents, by ``train`` and ``test``."""
         text, found = config.text, dict[str, Rows]()
         for part, paths in (("train", config.data.train), ("test", config.data.test)):
@@ -426,11 +417,12 @@ class RowStages:
                 texts = self.read_texts(TextFiles(paths), column=text.column, name=f"read{name}")
                 like, settings = found.get("train"), text.as_dict() if part == "train" else {}
                 found[part] = self.vectorize(texts, like, name=f"{VECTORIZE}{name}", **settings)
-        made = {part: rows.on_workers() for part, rows in found.items()}
+        for rows in found.values():
+            rows.made()
         if "test" in found and (names := found["train"].names) is not None:
             of_tests = self.reduce(label_names, join_labels, texts, name="labels of test rows")
             warn_of_others(of_tests.result(), names.result())
-        return made
+        return found
 
     # ------------------------------------------------------------------------ values
 
@@ -508,6 +500,6 @@ def _identity(given: Any) -> list[str]:
     """Return what stands for rows that are no files."""
     if isinstance(given, Matrices):
         return [tokenize(given.X), tokenize(given.Y)]
-    if isinstance(given, RowsOnWorkers):
+    if isinstance(given, Rows):
         return [str(future.key) for future in given.partitions]
     return [tokenize(given.blocks), given.read.__name__]
