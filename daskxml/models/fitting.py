@@ -165,29 +165,9 @@ class Fitter:
         return sums
 
 
-def order_member(here: Callable[[], Fitter], *work: Any) -> Any:
-    """Call `Fitter.order`: of the fitter of the process, as the next functions do."""
-    return here().order(*work)
-
-
-def plan_member(here: Callable[[], Fitter], *work: Any) -> Plan:
-    """Call `Fitter.plan`."""
-    return here().plan(*work)
-
-
-def fit_piece(here: Callable[[], Fitter], *work: Any) -> Any:
-    """Call `Fitter.fit`."""
-    return here().fit(*work)
-
-
-def put_together(here: Callable[[], Fitter], *work: Any) -> Member:
-    """Call `Fitter.put_together`."""
-    return here().put_together(*work)
-
-
-def rank_block(here: Callable[[], Fitter], *work: Any) -> MetricSums:
-    """Call `Fitter.rank`."""
-    return here().rank(*work)
+def by_fitter(here: Callable[[], Fitter], method: str, *work: Any) -> Any:
+    """Call a method of the fitter of the process that computes a task."""
+    return getattr(here(), method)(*work)
 
 
 def stored_row(settings: FitSettings, stored: tuple[Member, dict[str, Any]]) -> dict[str, Any]:

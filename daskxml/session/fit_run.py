@@ -20,16 +20,7 @@ from typing import Any
 from daskxml.config import RunConfig
 from daskxml.core.errors import TrainingError
 from daskxml.metrics import MetricSums
-from daskxml.models.fitting import (
-    FitSettings,
-    fit_piece,
-    order_member,
-    plan_member,
-    put_together,
-    rank_block,
-    stored_member,
-    stored_row,
-)
+from daskxml.models.fitting import FitSettings, by_fitter, stored_member, stored_row
 from daskxml.session.commands import STOP
 from daskxml.session.setup import check_untested
 from daskxml.session.stopping import StoppingRules, spent_s
@@ -219,9 +210,9 @@ class FitRun:
         number, pool = len(self.history) + len(self._open), self._pool
         slots, of_model = max(1, sum(pool.slots.values())), number + len(self._before)
         data = self._data
-        order = pool.submit("order", order_member, HERE, data.prepared, of_model)
-        args = HERE, data.train, data.counts, order, slots, pool.on_gpus
-        plan = pool.submit("plan", plan_member, *args, then=lambda _: self._submit_pieces(member))
+        order = pool.submit("order", by_fitter, HERE, "order", data.prepared, of_model)
+        args = HERE, "plan", data.train, data.counts, order, slots, pool.on_gpus
+        plan = pool.submit("plan", by_fitter, *args, then=lambda _: self._submit_pieces(member))
         member = _Member(number, order, plan)
         self._open.append(member)
         return member
@@ -231,11 +222,13 @@ class FitRun:
         number, plan = member.number + len(self._before), member.plan.value
         if member.number == self._first:
             self._publish("memory", text=plan.needs)
-        args = HERE, self._data.train, self._data.counts, order, number
+        args = HERE, "fit", self._data.train, self._data.counts, order, number
         member.pieces = [
-            pool.submit(PIECE, fit_piece, *args, piece, work=piece.work) for piece in plan.pieces
+            pool.submit(PIECE, by_fitter, *args, piece, work=piece.work) for piece in plan.pieces
         ]
-        member.together = pool.submit("member", put_together, HERE, order, plan, member.pieces)
+        member.together = pool.submit(
+            "member", by_fitter, HERE, "put_together", order, plan, member.pieces
+        )
 
     def _is_fitted(self, member: _Member) -> Generator[float, None, bool]:
         """Wait until a member is put together; return False where the run ends before."""
@@ -278,11 +271,11 @@ class FitRun:
 
     def _evaluate(self, row: dict[str, Any]) -> Steps:
         self.stage, begun_s, counts = "evaluating", self._pool.now_s, self._data.counts
-        members = [*self._before, *self.members]
+        args = HERE, "rank", [*self._before, *self.members], counts
         blocks = [
-            self._pool.submit("eval", rank_block, HERE, members, counts, *block, is_wanted=True)
+            self._pool.submit("eval", by_fitter, *args, *block, is_wanted=True)
             for block in self._blocks()
-        ]  # fmt: skip
+        ]
         yield from self._until(blocks)
         self._pool.drop(blocks)
         none = MetricSums.zero(self.rules.config.evaluation.k)

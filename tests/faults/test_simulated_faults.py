@@ -140,8 +140,8 @@ def test_the_others_do_not_wait_long_for_one_that_freezes_in_a_merge(
         ("adaptive-sgd", False, "batch"),
         ("adaptive-sgd", True, "store_model"),
         ("crossbow", False, "run_gang"),
-        (TREES, False, "fit_piece"),
-        (TREES, False, "rank_block"),
+        (TREES, False, "fit"),
+        (TREES, False, "rank"),
     ],
 )
 def test_a_frozen_worker_that_holds_a_run_up_is_restarted(
@@ -247,7 +247,7 @@ def silent(when: str) -> Case:
 
 @pytest.mark.parametrize(
     "when",
-    ["order_member", "plan_member", "fit_piece", "put_together", "rank_block", "store_member"],
+    ["order", "plan", "fit", "put_together", "rank", "store_member"],
 )
 def test_others_do_the_work_of_a_silent_worker(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     closed_s, published = [], TreeTruth._published

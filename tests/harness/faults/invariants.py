@@ -509,7 +509,7 @@ class TreeTruth(Truth):
 
 
 def _names(worker: Worker) -> list[str]:
-    return [task.work.__name__ for task in worker.running]
+    return [task.name for task in worker.running]
 
 
 def _all_released(cluster: Cluster) -> bool:

@@ -28,6 +28,7 @@ from daskxml.cluster.scheduler_plugin import RunSchedulerPlugin
 from daskxml.cluster.worker_info import POOL, Capabilities, WorkerInfo
 from daskxml.cluster.worker_plugin import PLUGIN, TOPIC, RunWorkerPlugin
 from daskxml.core.files import lock_folder
+from daskxml.models.fitting import by_fitter
 from daskxml.strategies.protocol import WorkerDevice
 from harness.faults.loop import PROCESS, Process, VirtualLoop, VirtualThread, this_thread
 from harness.faults.sockets import Files, VirtualSocket
@@ -167,6 +168,11 @@ class Task:
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.is_released = False
 
+    @property
+    def name(self) -> str:
+        """What it calls: a function, or a method of a process's fitter."""
+        return self.args[1] if self.work is by_fitter else self.work.__name__
+
     async def result(self) -> Any:
         """Wait for the result."""
         return await asyncio.shield(self.answer)
@@ -269,7 +275,7 @@ class Worker(Process):
                 self._run(task)
 
     def _run(self, task: Task) -> None:
-        self.cluster.step(task.work.__name__, self)
+        self.cluster.step(task.name, self)
         if self.is_dead:
             return
         args = [_resolved(arg) for arg in task.args]

@@ -56,7 +56,7 @@ MOMENTS = (
     "create_worker", "copy_model", "fetch_rows", "load_checkpoint", "store_checkpoint",
     "store_local", "store_model", "remove_worker", "release_directory", "lock_directory",
     "begin_directory", "write_rows", "evaluate_pieces", "run_gang", "daskxml_lease", "report",
-    "fit_piece", "put_together", "rank_block", "store_member", "keep_model",
+    "fit", "put_together", "rank", "store_member", "keep_model",
     "daskxml_merge", "daskxml_commit", "daskxml_norm", "daskxml_models",
     "daskxml_abort", "daskxml_close", "rename 00", "fsync 00", "open 00", "remove 00",
     "fsync folder", "rename model", "rename run.toml", "open history", "batch", "message",
