@@ -86,14 +86,9 @@ class StoredRun:
             return []
 
     @property
-    def workers(self) -> list[str]:
-        """The names of all workers that took part, in the order in which they came."""
-        return self.course.workers
-
-    @property
     def worker_charts(self) -> list[Chart]:
         """What its workers did; of many, the first."""
-        return worker_charts(self.course, self.workers[:MOST_WORKERS])
+        return worker_charts(self.course, self.course.workers[:MOST_WORKERS])
 
     @property
     def events(self) -> list[str]:
@@ -356,7 +351,7 @@ class Comparison:
         return {
             "run": run.name,
             "strategy": run.config.get("strategy", {}).get("name") or kind,
-            "workers": len(run.workers) or None,
+            "workers": len(run.course.workers) or None,
             "time": "real" if run.simulation is None else "virtual",
             "state": run.state,
             "megabatches": len(run.history),

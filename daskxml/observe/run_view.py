@@ -177,16 +177,19 @@ class RunView:
         shares = self.limit_shares().values()
         return min(1.0, max(shares)) if shares else None
 
-    def left_s(self, since_row_s: float = 0.0) -> float | None:
+    def left_s(self, now_s: float = 0.0) -> float | None:
         """Return the seconds left at the pace so far, with evaluation; None where unknown.
 
         Parameters
         ----------
-        since_row_s
-            How long ago the last row came.
+        now_s
+            The moment, in seconds since the epoch; 0 is when the last row came.
         """
-        progress, wall_s = self.progress(), self.row.get("wall_s", 0.0) + since_row_s
-        return wall_s * (1.0 - progress) / progress if progress and wall_s else None
+        progress = self.progress()
+        if self.is_over or not (self.row and progress):
+            return None
+        wall_s = self.row.get("wall_s", 0.0) + max(0.0, now_s - self.row_at_s)
+        return wall_s * (1.0 - progress) / progress if wall_s else None
 
 
 def ending(event: Event) -> str:

@@ -222,7 +222,7 @@ def headline_html(series: RunSeries, all_series: Iterable[RunSeries], now_s: flo
         The moment it is shown at, in seconds since the epoch.
     """
     view = series.view
-    progress, left_s = view.progress(), series.left_s(now_s)
+    progress, left_s = view.progress(), view.left_s(now_s)
     left = "" if left_s is None else f", about {duration(left_s)} left"
     return render(
         "headline.html.jinja",

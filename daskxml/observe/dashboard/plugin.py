@@ -87,12 +87,6 @@ class RunSeries:
         """Return the time up to which the run is shown: now, or when it ended."""
         return float(self.view.ended["at_s"]) if self.view.ended else time.time()
 
-    def left_s(self, now_s: float) -> float | None:
-        """Return the seconds left at a moment (since the epoch); None where unknown."""
-        if self.view.is_over or not self.view.row:
-            return None
-        return self.view.left_s(max(0.0, now_s - self.view.row_at_s))
-
     def update(self) -> None:
         """Read the new events of the log."""
         if self._log is None:

@@ -27,7 +27,7 @@ def headline(series, now_s):
 def test_before_anything_is_known():
     series = series_of(lambda log: log.state("loading"), data={"train": ["/d/a.txt"]})
     assert (series.view.state, data_label(series), best_label(series)) == ("loading", "a.txt", "")
-    assert (series.view.progress(), series.left_s(series.begun_s + 3)) == (0.0, None)
+    assert (series.view.progress(), series.view.left_s(series.begun_s + 3)) == (0.0, None)
     texts = headline(series, series.begun_s + 3)
     assert "adaptive-sgd" in texts
     assert {"epoch 0.00 of 10", "3 s", "0 rows/s", "not evaluated yet"} <= set(texts)
@@ -44,7 +44,7 @@ def test_in_the_middle():
     assert (series.title, series.view.state) == ("first", "merging")
     assert data_label(series) == "a.txt and 1 more: 2,000 rows, 300 features, 60 labels"
     assert series.view.progress() == 0.25
-    assert series.left_s(now_s) == pytest.approx(50.0 * 3)  # 50 s for a quarter
+    assert series.view.left_s(now_s) == pytest.approx(50.0 * 3)  # 50 s for a quarter
     assert best_label(series) == "P@1 0.2000 (mega-batch 20)"
     series.view.row = {**series.view.row, "pieces": 3}
     assert best_label(series) == "P@1 0.2000 (tree 20)"
@@ -68,7 +68,7 @@ def test_the_nearest_limit_counts(limits, progress, label):
     found = series.view.progress()
     assert found == (progress if progress is None else pytest.approx(progress))
     assert limit_label(series.view) == label
-    assert (series.left_s(now_s) is None) == (progress is None)
+    assert (series.view.left_s(now_s) is None) == (progress is None)
 
 
 def test_at_the_end():
@@ -79,7 +79,7 @@ def test_at_the_end():
 
     series = series_of(add_events)
     assert series.view.state == "ended: interrupt"
-    assert series.left_s(series.now_s()) is None
+    assert series.view.left_s(series.now_s()) is None
     assert series.now_s() - series.begun_s < 60
 
 

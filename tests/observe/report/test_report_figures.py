@@ -15,7 +15,7 @@ def runs(simulated):
 
 
 def worker_charts(run):
-    return figures.worker_charts(run.course, run.workers)
+    return figures.worker_charts(run.course, run.course.workers)
 
 
 def chart(charts, name):

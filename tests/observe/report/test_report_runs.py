@@ -35,7 +35,7 @@ def test_a_run_that_is_over_says_all_about_itself(simulated):
     run = read_run(simulated / "changing", "changing")
     assert run.state == "ended by megabatches"
     assert [row["megabatch"] for row in run.history] == [1, 2, 3, 4, 5, 6]
-    assert run.workers == ["0", "1", "2"]
+    assert run.course.workers == ["0", "1", "2"]
     assert run.config["strategy"]["name"] == "adaptive-sgd"
     assert run.simulation["speeds"] == {"0": 1.0, "1": 0.6}
     assert run.starts[0]["packages"]["numpy"]
