@@ -16,12 +16,12 @@ from daskxml.api.collections import Given, Scattered, find_rows, place_given
 from daskxml.api.run import Config, Job, Run, awaitable
 from daskxml.api.runs import RunFollower, forget, open_runs
 from daskxml.api.stages import Rows, RowStages
-from daskxml.cluster.connection import Warn, connection, submit
+from daskxml.cluster.connection import connection, submit
 from daskxml.config import DEFAULT_RUN_FILE, RunConfig
 from daskxml.core.errors import ConfigError
 from daskxml.data.blocks import check_files
 from daskxml.data.formats import format_of
-from daskxml.observe.callbacks import OnEvent, ignore
+from daskxml.observe.callbacks import OnEvent, ignore, warner
 from daskxml.session.commands import INTERRUPTED
 from daskxml.session.documents import has_texts
 
@@ -81,7 +81,7 @@ class Cluster:
 
         The run is forgotten afterwards, unless it is detached and there was no error.
         """
-        config, section, warn = job.config, job.config.cluster, _warner(publish)
+        config, section, warn = job.config, job.config.cluster, warner(publish)
         if config.needs_cpu and section.device == "auto":
             section = dataclasses.replace(section, device="cpu")
         with connection(self.client, self.scheduler, section, warn, self.dashboard) as client:
@@ -147,11 +147,6 @@ def launch(
     given: dict[str, Any] = {"train": train, "test": test, "overrides": overrides}
     job = Job.of(config, **given, out=out, resume=resume, find=find_rows)
     return Cluster(client, scheduler).launch(job, on_event or ignore)
-
-
-def _warner(publish: OnEvent) -> Warn:
-    """Return a function that publishes a line of text as an event."""
-    return lambda text: publish({"kind": "warning", "text": text})
 
 
 def _new_name() -> str:

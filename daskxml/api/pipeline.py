@@ -35,7 +35,7 @@ from daskxml.data.settings import TextSettings
 from daskxml.metrics import MetricSums
 from daskxml.models.store import holds_model
 from daskxml.models.trained import Model
-from daskxml.observe.callbacks import OnEvent, ignore
+from daskxml.observe.callbacks import OnEvent, ignore, warner
 from daskxml.records.run_dir import ENDS, HISTORY_FILE, begun, read_history
 
 
@@ -77,7 +77,7 @@ class Pipeline(RowStages):
         super().__init__(None, ignore if on_event is None else on_event)
         self.folder = None if folder is None else Path(folder).absolute()
         section = ClusterSection(workers=workers)
-        self._cluster = connection(client, scheduler, section, self._warn)
+        self._cluster = connection(client, scheduler, section, warner(self._on_event))
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Pipeline:
@@ -94,9 +94,6 @@ class Pipeline(RowStages):
         """Release the cluster."""
         self._client = None
         self._open.close()
-
-    def _warn(self, text: str) -> None:
-        self._on_event({"kind": "warning", "text": text})
 
     def train(
         self,
@@ -131,14 +128,8 @@ class Pipeline(RowStages):
         def start() -> Run:
             _check_order(rows, test)
             place: Any = begun(out)
-            run = train(
-                resolved,
-                client=self.client,
-                train=rows,
-                test=test,
-                on_event=functools.partial(self._hear, name),
-                **place,
-            )
+            hear = functools.partial(self._hear, name)
+            run = train(resolved, client=self.client, train=rows, test=test, on_event=hear, **place)
             if run.reason == "interrupt":  # it has a checkpoint to continue from
                 raise KeyboardInterrupt
             return run

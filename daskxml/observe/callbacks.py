@@ -32,6 +32,11 @@ def ignore(event: Event) -> None:
     """Ignore the event."""
 
 
+def warner(publish: OnEvent) -> Callable[[str], Any]:
+    """Return a function that publishes a line of text as a warning."""
+    return lambda text: publish({"kind": "warning", "text": text})
+
+
 def run_callbacks(
     on_event: OnEvent | None = None,
     on_megabatch: OnMegabatch | None = None,
