@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, TypeVar, cast
 
@@ -25,6 +26,7 @@ from daskxml.models.trained import Model
 from daskxml.observe.callbacks import OnEvent, OnMegabatch, run_callbacks
 from daskxml.observe.notebook import run_html
 from daskxml.observe.run_view import last_metrics
+from daskxml.observe.wording import dotted
 from daskxml.records.run_dir import RUN_FILE, RunDir
 
 Config = str | Path | Mapping[str, Any] | RunConfig
@@ -106,13 +108,12 @@ class Matrices:
             raise InputError("Matrices(X, Y) takes two matrices, a row for each sample") from error
         if rows != label_rows:
             raise InputError(f"X has {rows} rows but Y has {label_rows}")
-        targets = label_csr(self.Y, rows, labels)
-        parts, first = [], 0
-        for features in feature_blocks(self.X, columns):
-            last = first + features.rows
-            parts.append(Partition(features, slice_csr(targets, first, last)))
-            first = last
-        return parts
+        targets, blocks = label_csr(self.Y, rows, labels), list(feature_blocks(self.X, columns))
+        ends = accumulate(block.rows for block in blocks)
+        return [
+            Partition(block, slice_csr(targets, end - block.rows, end))
+            for block, end in zip(blocks, ends, strict=True)
+        ]
 
 
 def _is_pair(rows: Any) -> bool:
@@ -339,10 +340,8 @@ def _check_columns(train: Any, test: Any) -> None:
 
 def _check_unchanged(began: RunConfig, now: RunConfig) -> None:
     """Refuse to resume a run with a setting that would make what was done another run's."""
-    before, after = (
-        {"model.kind": config.model.kind}  # first, as the others follow from it
-        | {f"{name}.{key}": it for name, of in config.as_dict().items() for key, it in of.items()}
-        for config in (began, now)
+    before, after = (  # the kind first, as the others follow from it
+        {"model.kind": config.model.kind} | dotted(config.as_dict()) for config in (began, now)
     )
     for place, value in before.items():
         section = place.partition(".")[0]

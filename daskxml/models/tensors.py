@@ -133,7 +133,9 @@ def read_tensors(
     try:
         with safe_open(path, framework="np") as checked:  # refuses bad offsets and sizes
             metadata = dict(checked.metadata() or {})
-        arrays = _mapped(path, writable)
+        access = mmap.ACCESS_COPY if writable else mmap.ACCESS_READ
+        with path.open("rb") as file:
+            arrays = views(mmap.mmap(file.fileno(), 0, access=access))
     except OSError as error:
         reason = error.strerror or "no such file"
         problem = f"{path}: cannot be read ({reason}); is it the right directory?"
@@ -147,13 +149,6 @@ def read_tensors(
     if verify and expected != digest(arrays, metadata):
         raise ModelError(f"{path}: damaged (its checksum differs); restore it or write it again")
     return arrays, metadata
-
-
-def _mapped(path: Path, writable: bool) -> Arrays:
-    """Return views of the file's pages."""
-    access = mmap.ACCESS_COPY if writable else mmap.ACCESS_READ
-    with path.open("rb") as file:
-        return views(mmap.mmap(file.fileno(), 0, access=access))
 
 
 def views(data: Any) -> Arrays:
