@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
@@ -248,14 +248,14 @@ class RowStages:
             If a key or a value is not one of ``[data]``.
         """
         given = find_rows(source, name)
+        files = source if given is None else ()
+        config = resolve_run({"data": data, "training": {"epochs": 1}}, files, (), ())
         if given is None:
-            config = _data_config(source, data)
             stamps = submit(self.client, stamp_files, config.data.train).result()
             key = key_of("read", config.as_dict()["data"], stamps)
             names = Value("names", key, lambda: submit(self.client, names_of_files, config.data))
             rows = self._rows(name, key, (), lambda: self._read_files(key, config))
             return rows.named(names)
-        config = _data_config((), data)
         key = key_of("read", config.as_dict()["data"], _identity(given))
         if isinstance(source, list | tuple):
             return self._rows(name, key, (), lambda: self._read_pairs(key, source))
@@ -269,13 +269,8 @@ class RowStages:
 
     def _read_pairs(self, key: str, pairs: Sequence[Any]) -> list[Future]:
         """Return the partitions of delayed values or futures of pairs, or of pairs of them."""
-
-        def computed(part: Any) -> Any:
-            if isinstance(part, tuple):
-                return tuple(map(computed, part))
-            return part if isinstance(part, Future) else self.client.compute(part)
-
-        return self.submit_each(f"read-{key}", tasks.as_partition, list(map(computed, pairs)))
+        parts = self.client.compute(list(pairs))
+        return self.submit_each(f"read-{key}", tasks.as_partition, parts)
 
     def _place(self, given: Any, config: RunConfig) -> list[Future]:
         if getattr(given, "sample_weight", None) is not None:
@@ -489,11 +484,6 @@ class RowStages:
 
     def _publish(self, record: StageRecord) -> None:
         self._on_event({"kind": "stages", "stages": [asdict(record)]})
-
-
-def _data_config(source: Any, data: Mapping[str, Any]) -> RunConfig:
-    """Return a run file that has these rows, and keys of ``[data]``."""
-    return resolve_run({"data": dict(data), "training": {"epochs": 1}}, source, (), ())
 
 
 def _identity(given: Any) -> list[str]:
