@@ -155,13 +155,12 @@ def _new_name() -> str:
 
 
 def _releasing(on_event: OnEvent, matrices: Mapping[str, Given], placed: Scattered) -> OnEvent:
-    """Release blocks that can be computed again once the run's own partitions are there."""
+    """Release placed rows once the run's own partitions are there; a pipeline keeps its own."""
 
     def publish(event: Mapping[str, Any]) -> Any:
         if event["kind"] == "started":
-            for name, rows in matrices.items():
-                if not isinstance(rows, Rows):
-                    placed[name].clear()
+            for name in matrices:
+                placed[name].clear()
         return on_event(event)
 
     return publish
