@@ -166,8 +166,7 @@ def load_suite(given: str | Path) -> Suite:
     tables = read_toml(path)
     for name in tables:
         if name not in _TABLES:
-            problem = f"[{name}] is no part of a suite{suggestion(name, _TABLES)}"
-            raise ConfigError(f"{path}: {problem}")
+            raise ConfigError(f"{path}: [{name}] is no part of a suite{suggestion(name, _TABLES)}")
     data, matrices = tables.get("data", {}), tables.get("matrix", [])
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: data must be tables, each headed [data.NAME]")

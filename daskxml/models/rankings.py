@@ -69,8 +69,7 @@ def unknown_texts(count: int, texts: int) -> str:
     >>> unknown_texts(2, 1000)
     '2 of 1,000 texts have no word that the model knows: they get no labels'
     """
-    found = f"{count:,} of {texts:,} texts have no word that the model knows"
-    return f"{found}: they get no labels"
+    return f"{count:,} of {texts:,} texts have no word that the model knows: they get no labels"
 
 
 def warn_of_unknown(labels: int, then: str) -> None:

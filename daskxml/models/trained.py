@@ -336,17 +336,15 @@ class Model:
             raise ConfigError(f"measure = {measure!r}: must be one of {', '.join(MEASURES)}")
         check_rank(k, self.spec.labels)
         wide = max(k, min(candidates, self.spec.labels))
-        ids, found = self.predict_top_k(X, wide, rank_empty=False)
-        others = ids, found
-        if beside is not None:
-            others = self.predict_top_k(beside, wide, rank_empty=False)
+        own = self.predict_top_k(X, wide, rank_empty=False)
+        others = own if beside is None else self.predict_top_k(beside, wide, rank_empty=False)
         share = (self.label_counts + 1.0) / max(1, self.header.training_rows)
         constants = self.inverse_propensity if measure == "PSP" else share * len(others[0])
         together = Together(measure, constants, k)
         is_chosen = together.choose(*others)
         if beside is not None:
-            is_chosen = together.choose_alone(ids, found)
-        ids, found = rankings.chosen_first(is_chosen, ids, found)
+            is_chosen = together.choose_alone(*own)
+        ids, found = rankings.chosen_first(is_chosen, *own)
         return ids[:, :k], found[:, :k]
 
     def bounds(self, ids: rankings.Ids, scores: rankings.Scores) -> Any:
@@ -591,8 +589,7 @@ class Model:
     def _ranked(self, X: Any, k: int, rank_empty: bool) -> Ranking:
         """Rank labels by their scores, which are not calibrated."""
         check_rank(k, self.spec.labels)
-        blocks = self._blocks(X)
-        found = [self._rank(block, k, rank_empty) for block in blocks]
+        found = [self._rank(block, k, rank_empty) for block in self._blocks(X)]
         if len(found) == 1:
             return found[0]
         found.append((np.empty((0, k), np.int32), np.empty((0, k), np.float32)))
@@ -655,8 +652,7 @@ class Model:
             return np.maximum(np.log(found) - np.log1p(-found), _OUTSIDE)
 
     def _all_labels(self, X: Any, score: Callable[[list[Segment]], Any]) -> Any:
-        blocks = self._blocks(X)
-        found = [score([self._segment(block)]) for block in blocks]
+        found = [score([self._segment(block)]) for block in self._blocks(X)]
         return np.concatenate([np.empty((0, self.spec.labels)), *found])
 
     def evaluate(self, X: Any, Y: Any = None, k: Sequence[int] = (1, 3, 5)) -> dict[str, float]:

@@ -296,8 +296,7 @@ def worker_charts(run: Course, workers: Sequence[str]) -> list[Chart]:
 def comparison(runs: Sequence[StoredRun], metric: str, level: float | None) -> list[Chart]:
     """Return the charts that show all runs over each other; ``level`` of the metric is marked."""
     courses = [run.course for run in runs]
-    learning = learning_charts(courses, [metric], level)
-    return [*learning, phases_chart(runs), busy_chart(courses)]
+    return [*learning_charts(courses, [metric], level), phases_chart(runs), busy_chart(courses)]
 
 
 def phases_chart(runs: Sequence[StoredRun]) -> Chart:

@@ -258,8 +258,7 @@ class XMLClassifier(ClassifierMixin, BaseEstimator):
         if self.n_workers is None and client is None:
             run = train_here(config, start=start, **given)
         elif start is not None:
-            hint = "leave n_workers None"
-            raise ConfigError(f"model= and partial_fit train in this process: {hint}")
+            raise ConfigError("model= and partial_fit train in this process: leave n_workers None")
         else:
             from daskxml.api.train import train  # which loads the readers of files
 

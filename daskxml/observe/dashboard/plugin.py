@@ -165,20 +165,17 @@ class DashboardPlugin(SchedulerPlugin):
     def poll(self) -> None:
         """Bring the series up to date."""
         try:
-            self._poll()
+            for run, series in self.series.items():
+                series.update()
+                if not series.view.is_over and run not in self.runs.drivers:
+                    series.give_up()
+            over = [run for run, series in self.series.items() if series.view.is_over]
+            if len(over) == len(self.series):
+                self._polling.stop()
+            for run in over[:-KEPT]:
+                del self.series[run]
         except Exception:
             logger.exception("the records of runs cannot be brought up to date")
-
-    def _poll(self) -> None:
-        for run, series in self.series.items():
-            series.update()
-            if not series.view.is_over and run not in self.runs.drivers:
-                series.give_up()
-        over = [run for run, series in self.series.items() if series.view.is_over]
-        if len(over) == len(self.series):
-            self._polling.stop()
-        for run in over[:-KEPT]:
-            del self.series[run]
 
 
 class Site:
