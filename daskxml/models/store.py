@@ -421,14 +421,13 @@ def _matching_header(directory: Path, verify: bool, mapped: bool) -> tuple[Model
         found = _fingerprint(tensors, data) if verify else {"size_bytes": tensors.stat().st_size}
     except OSError as error:
         raise ModelError(f"{tensors}: cannot be read ({error.strerror}); restore it") from error
-    failure: ModelError | None = None
+    failures: list[ModelError] = []
     for name in (HEADER_NAME, _NEXT_NAME, HEADER_NAME):  # twice: a writer may be between the two
         try:
             return _read_header(directory / name, found), data
         except ModelError as error:
-            failure = failure or error
-    assert failure is not None
-    raise failure
+            failures.append(error)
+    raise failures[0]
 
 
 def _read_header(path: Path, found: Mapping[str, Any]) -> ModelHeader:
