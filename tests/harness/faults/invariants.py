@@ -436,7 +436,7 @@ class Truth:
             require(is_idle(plugin.communicator), f"{worker} still communicates")
             require(not worker.comms, f"{worker} has open connections")
             require(not worker.files.is_any_open, f"{worker} has open sockets or pipes")
-            require(not worker.running, f"tasks are left on {worker}: {_names(worker)}")
+            require(not worker.running, f"{worker} still has {[it.name for it in worker.running]}")
         for thread in self.cluster.loop.threads:
             process = thread.process
             require(process is None or process.is_dead, f"a thread is left on {process}")
@@ -506,10 +506,6 @@ class TreeTruth(Truth):
         for number in range(len(rows)):
             tree = {name: arrays[f"tree{number}.{name}"] for name in ARRAYS}
             self._require_tree(tree, number, "the stored model")
-
-
-def _names(worker: Worker) -> list[str]:
-    return [task.name for task in worker.running]
 
 
 def _all_released(cluster: Cluster) -> bool:

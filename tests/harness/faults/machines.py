@@ -162,16 +162,13 @@ class Task:
 
     def __init__(self, key: str, work: Callable[..., Any], args: tuple[Any, ...], priority: int):
         self.key, self.work, self.args, self.priority = key, work, args, priority
+        # Of a function, or of a method of the process's fitter.
+        self.name = args[1] if work is by_fitter else work.__name__
         self.address = ""  # where it must run, or shall if that worker lives
         self.is_loose = False  # it may run elsewhere
         self.scheduler: Scheduler | None = None
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.is_released = False
-
-    @property
-    def name(self) -> str:
-        """What it calls: a function, or a method of a process's fitter."""
-        return self.args[1] if self.work is by_fitter else self.work.__name__
 
     async def result(self) -> Any:
         """Wait for the result."""
