@@ -287,8 +287,7 @@ def _generate(name: str, spec: SyntheticSpec, folder: Path) -> dict[str, Any]:
 
 def _find(name: str, folder: Path | None) -> Rows:
     card = load_card(name)
-    files = {"train": card.train.file, "test": card.test.file}
-    files = {split: file for split, file in files.items() if file}
+    files = {split: file for split in ("train", "test") if (file := getattr(card, split).file)}
     if folder is None:
         return f"give --data FOLDER, with {' and '.join(files.values())}"
     paths = {split: str((folder / file).absolute()) for split, file in files.items()}
