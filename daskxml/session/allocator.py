@@ -8,7 +8,7 @@ counts each row once, whichever worker is lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -117,11 +117,10 @@ class WorkAllocator:
         """Whether the work of this number has neither ended nor been undone."""
         return number in self._open
 
-    def leases(self, workers: Iterable[str]) -> dict[str, list[tuple[float, int]]]:
-        """Return when each of these workers was given its leases under way, and their rows."""
-        found = {name: [(work.begun_s, work.command.rows_of(0)) for work in self._open.values()
-                        if name in work.spans] for name in workers}  # fmt: skip
-        return {name: leases for name, leases in found.items() if leases}
+    def leases(self, worker: str) -> list[tuple[float, int]]:
+        """Return when a worker was given each of its leases under way, and their rows."""
+        own = (work for work in self._open.values() if worker in work.spans)
+        return [(work.begun_s, work.command.rows_of(0)) for work in own]
 
     def lose(self, worker: str, strategy: Strategy) -> int:
         """Take back the rows that a strategy loses with a worker; return how many."""

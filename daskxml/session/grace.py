@@ -39,8 +39,8 @@ class Grace:
     Parameters
     ----------
     given_s
-        `[combine] grace`, from when a quorum is in; None: until all others are overdue, and at
-        most a quarter of the mega-batch.
+        `[combine] grace`, from when a quorum is in; None: until all others are overdue, two leases
+        or a quarter of the mega-batch at most.
 
     Attributes
     ----------
@@ -71,7 +71,6 @@ class Grace:
     def wait(
         self, waits_for: str, begun_s: float, now_s: float,
         leases: Mapping[str, Sequence[tuple[float, int]]], speeds: Mapping[str, float],
-        *, is_cut_short: bool,
     ) -> None:  # fmt: skip
         """Begin to wait; the mega-batch has gone on since ``begun_s``.
 
@@ -84,18 +83,16 @@ class Grace:
             By worker that is waited for: when it was given each of its leases, and their rows.
         speeds
             Of these workers, rows a second; 0: unknown.
-        is_cut_short
-            Leases are under way, as none are at a mega-batch's end, so delays are no measure.
         """
-        allowed_s = allowance_s(now_s - begun_s, deque() if is_cut_short else self._delays_s)
+        since_s = now_s - begun_s
+        allowed_s = allowance_s(since_s, self._delays_s)
         grace_s = allowed_s if self._given_s is None else self._given_s
         if waits_for != "others":
             grace_s = max(4.0 * grace_s, 2.0 * LONGEST_LEASE_S if waits_for == "work" else 0.0)
-        if waits_for == "others" and self._given_s is None:
+        elif self._given_s is None:
             due_s = max(self._due_s(name, own, speeds[name]) for name, own in leases.items())
-            grace_s = min(
-                max(0.0, due_s + allowed_s - now_s), allowance_s(now_s - begun_s, deque())
-            )
+            most_s = max(2.0 * LONGEST_LEASE_S, since_s / 4.0)
+            grace_s = min(max(0.0, due_s + allowed_s - now_s), most_s)
         self.until_s = now_s + grace_s
 
     def _due_s(self, worker: str, leases: Sequence[tuple[float, int]], rows_per_s: float) -> float:

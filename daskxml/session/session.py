@@ -304,11 +304,8 @@ class Session:
                 self._end_training(now_s)
                 return MergeReplicas(self.generation + 1, dict(weights), momentum)
             case protocol.Wait(waits_for):
-                leases = self._allocator.leases(self.present())
-                self._grace.wait(
-                    waits_for, self.log.begun_s, now_s, leases, self.speeds(leases),
-                    is_cut_short=bool(self.stop_reason),
-                )  # fmt: skip
+                leases = {name: self._allocator.leases(name) for name in self.present()}
+                self._grace.wait(waits_for, self.log.begun_s, now_s, leases, self.speeds(leases))
             case protocol.GiveUp(worker):
                 self._allocator.give_up(worker)
             case protocol.Rebase():
@@ -321,8 +318,7 @@ class Session:
             commands += self._decide(limited, now_s)
         done = self._allocator.done(result, now_s)
         if done is not None and self.strategy.quorum < 1.0:
-            late = self.strategy.late(self.state)
-            self._grace.report(done, self.speeds(done.rows), late, now_s)
+            self._grace.report(done, self.speeds(done.rows), self.strategy.late(self.state), now_s)
         work = None
         if done is not None and any(done.rows.values()):  # else others do its rows
             work = dict(zip(done.rows, result.ranks, strict=True))

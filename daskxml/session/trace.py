@@ -15,10 +15,9 @@ strategy that is given the same events must decide the same: `daskxml.records.ve
 from __future__ import annotations
 
 import contextlib
-import functools
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any, Union, get_args, get_origin
 
 from daskxml.core.fields import type_hints
@@ -65,7 +64,6 @@ class Entry:
     commands: tuple[protocol.Command, ...] = ()
 
 
-_PLAIN = frozenset({str, int, float, bool, types.NoneType})
 _KINDS: dict[str, type] = {
     kind.__name__: kind for kind in (Setup, *get_args(protocol.Event), *get_args(protocol.Command))
 }
@@ -86,18 +84,11 @@ def plain_entry(
 
 def plain(value: Any) -> Any:
     """Return a value as JSON values; a dataclass begins with its name."""
-    if type(value) in _PLAIN:
-        return value
     if is_dataclass(kind := type(value)):
-        return [kind.__name__, *(plain(getattr(value, name)) for name in _names(kind))]
+        return [kind.__name__, *(plain(getattr(value, name)) for name in type_hints(kind))]
     if isinstance(value, Mapping):
         return {name: plain(item) for name, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, tuple | list) else value
-
-
-@functools.cache
-def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
 
 
 def read_entry(entry: Any) -> Entry:

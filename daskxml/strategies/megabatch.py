@@ -212,13 +212,8 @@ class Strategy:
             case Begin(rows):
                 left = state.remaining_rows if rows is None else min(rows, state.remaining_rows)
                 return replace(state, phase="train", remaining_rows=left)
-            case WorkerJoined(name) if name in self.late(state):
-                return self._rejoined(state, event)
-            case WorkerJoined(name, device):
-                worker = self._new_worker(device)
-                if state.phase != "idle" and members:
-                    worker = worker.coming_late(event.after_s)
-                return replace(state, members={**members, name: worker})
+            case WorkerJoined():
+                return self._joined(state, event)
             case WorkerLost(name) if name in members:
                 if self.is_joint:
                     state = state.rolled_back()
@@ -245,14 +240,15 @@ class Strategy:
             members[name] = members[name].with_work(rows, updates, done.busy_s[name])
         return replace(state, members=members)
 
-    @staticmethod
-    def _rejoined(state: MegabatchState, event: WorkerJoined) -> MegabatchState:
-        """Return the state with a late worker that is back; it has no whole share of the rows."""
-        worker, left = state.members[event.worker], state.remaining_rows
+    def _joined(self, state: MegabatchState, event: WorkerJoined) -> MegabatchState:
+        """Return the state with a worker that is new, or was late and is back."""
+        name, left, is_back = event.worker, state.remaining_rows, event.worker in self.late(state)
+        worker = state.members[name] if is_back else self._new_worker(event.device)
         if not event.keeps_change:
             left, worker = left + worker.rows, worker.without_work()
-        members = {**state.members, event.worker: worker.coming_late(event.after_s)}
-        return replace(state, remaining_rows=left, members=members)
+        if is_back or (state.phase != "idle" and state.members):
+            worker = worker.coming_late(event.after_s)
+        return replace(state, remaining_rows=left, members={**state.members, name: worker})
 
     def _new_worker(self, device: WorkerDevice) -> WorkerState:
         threads = device.pool_threads

@@ -20,7 +20,7 @@ def grace_with(delay_s, given_s=None):
 def waited_s(grace, given_s, waits_for="others", begun_s=32.0, speed=8.0):
     """Return for how long from 40 s on a worker is waited for that was given 8 rows then."""
     leases = {"d": [(given_s, 8)]}
-    grace.wait(waits_for, begun_s, 40.0, leases, {"d": speed}, is_cut_short=False)
+    grace.wait(waits_for, begun_s, 40.0, leases, {"d": speed})
     return pytest.approx(grace.until_s - 40.0)
 
 
@@ -28,7 +28,7 @@ def test_a_worker_has_twice_as_long_beyond_its_time_as_was_lately_needed():
     assert waited_s(grace_with(0.5), given_s=39.5) == 1.5  # due at 40.5
     assert waited_s(grace_with(0.01), given_s=39.5) == 0.75  # no hiccup makes a worker late
     assert waited_s(grace_with(7.0), given_s=39.5) == 2.0  # a quarter of the mega-batch at most
-    assert waited_s(Grace(), given_s=39.9) == 2.0  # nothing is known
+    assert waited_s(Grace(), given_s=38.9) == 1.9  # nothing is known of delays
     assert waited_s(grace_with(0.5), given_s=39.5, speed=0.0) == 2.0
 
 
@@ -55,5 +55,5 @@ def test_the_delay_of_a_late_worker(missing, report_s, expected_s):
     grace.end(missing, 32.0, 40.0)
     grace.report(WorkDone.alone("d", 8, 1, report_s - 40.0), SPEEDS, ("d",), report_s)
     leases = {"d": [(report_s, 8)]}
-    grace.wait("others", report_s - 8.0, report_s, leases, SPEEDS, is_cut_short=False)
+    grace.wait("others", report_s - 8.0, report_s, leases, SPEEDS)
     assert grace.until_s - report_s == pytest.approx(expected_s)
