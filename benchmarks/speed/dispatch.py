@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import multiprocessing
 import os
 import signal
 import statistics
@@ -282,8 +283,8 @@ def misfortunes(
     return changes, left_s
 
 
-def goodput(minutes: float, freeze_s: float, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield rows of the results, by the share of the workers that a merge waits for."""
+def goodput(minutes: float, freeze_s: float, seed: int) -> list[dict[str, Any]]:
+    """Return rows of the results, by the share of the workers that a merge waits for."""
     speeds = {str(n): 1.0 / (1.0 + 3.0 * n / 63.0) for n in range(64)}
     changes, left_s = misfortunes(speeds, 60.0 * minutes, freeze_s, seed)
     spec = SyntheticSpec(rows=5000, features=50, labels=10, seed=1)
@@ -293,7 +294,7 @@ def goodput(minutes: float, freeze_s: float, seed: int) -> Iterator[dict[str, An
         "evaluation": {"every": 1_000_000},
     }  # fmt: skip
     cost = CostModel(per_row_s=SIMULATED_BATCH_S / BATCH_ROWS, jitter=0.08)
-    network = Network(message_s=0.003)
+    network, found = Network(message_s=0.003), []
     with tempfile.TemporaryDirectory() as folder:
         path = write_xml(Path(folder) / "train.txt", spec, "train")
         for quorum in (1.0, 0.75, 0.25):
@@ -303,11 +304,12 @@ def goodput(minutes: float, freeze_s: float, seed: int) -> Iterator[dict[str, An
             )  # fmt: skip
             times = [0.0, *(row["wall_s"] for row in run.history)]
             could = left_s / SIMULATED_BATCH_S * BATCH_ROWS * times[-1] / (60.0 * minutes)
-            yield {
+            found.append({
                 "workers": 64, "freeze_s": freeze_s, "seed": seed, "quorum": quorum,
                 "goodput": run.history[-1]["rows"] / could, "merges": len(run.history),
                 "longest_s": max(after - before for before, after in pairwise(times)),
-            }  # fmt: skip
+            })  # fmt: skip
+    return found
 
 
 @contextmanager
@@ -375,8 +377,9 @@ def main() -> Any:
         found = [*train_equal(options.equal, options.merges)]
         return write_result("equal_workers", with_earlier("equal_workers", found), share=SHARE)
     if minutes := options.goodput:
-        cases = itertools.product((20.0, 60.0), range(2))
-        found = [row for case in cases for row in goodput(minutes, *case)]
+        cases = [(minutes, *case) for case in itertools.product((20.0, 60.0), range(2))]
+        with multiprocessing.get_context("spawn").Pool() as pool:
+            found = [row for rows in pool.starmap(goodput, cases, chunksize=1) for row in rows]
         return write_result("goodput", found, minutes=minutes, load=os.getloadavg())
     if seconds := options.frozen:
         found = [freeze(4, 0.75, seconds), freeze(4, 1.0, seconds), freeze(3, 0.75, 0.0)]
