@@ -16,7 +16,7 @@ SLACK = 1.01  # so that not every commit has to lower the lines of code
 LIMITS = {
     "rooms": 18,
     "files of the package": 248,
-    "lines of the package": 30_153,
+    "lines of the package": 30_154,
     "benchmark scripts": 30,
     "lines of benchmarks": 5_500,
     "lines of tests": 36_666,

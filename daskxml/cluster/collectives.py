@@ -219,7 +219,8 @@ class Collectives:
             for worker in heard(workers)
         }
         answered, silent = await asyncio.wait(asked, timeout=ANSWER_S)
+        heard_of = [call for call in answered if call.exception() is None]
         for call in silent:
             call.cancel()
-            if answered and self._leave_behind and not all(part.done() for part in running):
+            if heard_of and self._leave_behind and not all(part.done() for part in running):
                 self._leave_behind(asked[call])

@@ -23,7 +23,7 @@ from typing import Any, Union, get_args, get_origin
 from daskxml.core.fields import type_hints
 from daskxml.strategies import protocol
 
-FORMAT = 7  # of traces
+FORMAT = 8  # of traces
 LARGEST_INTEGER = 2**63 - 1  # that a history may hold
 
 

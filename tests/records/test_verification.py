@@ -528,7 +528,7 @@ def enormous_seconds(row: Row) -> None:
 
 def other_format(copied: Path) -> None:
     path = copied / "history.jsonl"
-    path.write_text(path.read_text().replace('["Setup", 7,', '["Setup", 1,', 1))
+    path.write_text(path.read_text().replace('["Setup", 8,', '["Setup", 1,', 1))
 
 
 BAD = {
