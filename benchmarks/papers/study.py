@@ -110,10 +110,8 @@ class AsynchronousLocal(ElasticSgd):
 
     def schedule(self, state: MegabatchState) -> tuple[MegabatchState, tuple[Command, ...]]:
         """Wait for nobody, and give nobody up."""
-        members = {
-            name: replace(worker, age=min(worker.age, STALENESS))
-            for name, worker in state.members.items()
-        }
+        found = state.members.items()
+        members = {n: replace(w, age=min(w.age, STALENESS)) for n, w in found}
         state = replace(state, members=members, waits_for="others", is_grace_over=True)
         return super().schedule(state)
 

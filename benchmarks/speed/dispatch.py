@@ -260,8 +260,7 @@ def misfortunes(
     """Return what happens to workers, and the seconds of work at speed 1 that it leaves them."""
     random, changes = Random(seed), list[Any]()
     present = {name: (0.0, speed) for name, speed in speeds.items()}
-    left_s = 0.0
-    numbers = itertools.count(len(speeds))
+    left_s, numbers = 0.0, itertools.count(len(speeds))
 
     def leave(name: str, at_s: float) -> float:
         """Let a worker freeze now and then while it is there; return what it could have done."""
@@ -377,7 +376,7 @@ def main() -> Any:
         found = [*train_equal(options.equal, options.merges)]
         return write_result("equal_workers", with_earlier("equal_workers", found), share=SHARE)
     if minutes := options.goodput:
-        cases = [(minutes, *case) for case in itertools.product((20.0, 60.0), range(2))]
+        cases = itertools.product([minutes], (20.0, 60.0), range(2))
         with multiprocessing.get_context("spawn").Pool() as pool:
             found = [row for rows in pool.starmap(goodput, cases, chunksize=1) for row in rows]
         return write_result("goodput", found, minutes=minutes, load=os.getloadavg())

@@ -37,6 +37,7 @@ def test_nothing_grows_with_the_number_of_trainings(
     assert {name: after[name] for name in after if after[name] > before[name]} == {}
 
 
+@pytest.mark.slow
 def test_nothing_grows_with_the_number_of_pipelines(
     client: Client, data: dict[str, Path], values: dict[str, Any]
 ) -> None:
