@@ -19,7 +19,7 @@ LIMITS = {
     "lines of the package": 30_154,
     "benchmark scripts": 30,
     "lines of benchmarks": 5_500,
-    "lines of tests": 36_666,
+    "lines of tests": 36_668,
     "pages": 50,
     "run files": 26,
     "commands": 16,

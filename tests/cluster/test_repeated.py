@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from distributed import Client, Scheduler, span
 
 import daskxml
