@@ -72,7 +72,7 @@ class CombineConfig(Checked):
     quorum, grace
         The share of the workers that a merge needs, and how many seconds it then waits for the
         others; see `daskxml.strategies.quorum`. 1 waits for all; "auto" is .75 where replicas are
-        merged, else 1, and a quarter of the mega-batch.
+        merged, else 1, and a grace until the others are overdue (`daskxml.session.grace`).
 
     Examples
     --------

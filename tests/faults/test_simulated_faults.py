@@ -117,17 +117,23 @@ def test_a_frozen_worker_that_is_alone_in_a_merge_is_left_behind() -> None:
     assert not paced(alone)[0]
 
 
-def test_the_others_do_not_wait_long_for_one_that_freezes_in_a_merge(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    merged_s, published = [], Truth._published
+def ends_of_megabatches(monkeypatch: pytest.MonkeyPatch, kind: type[Truth]) -> list[float]:
+    """Return the list to which virtual times are added: when each mega-batch, or tree, ends."""
+    ends_s, published = list[float](), kind._published
 
     def note(truth: Truth, driver: Any, event: dict[str, Any]) -> None:
         if event["kind"] == "megabatch":
-            merged_s.append(truth.cluster.loop.now_s)
+            ends_s.append(truth.cluster.loop.now_s)
         published(truth, driver, event)
 
-    monkeypatch.setattr(Truth, "_published", note)
+    monkeypatch.setattr(kind, "_published", note)
+    return ends_s
+
+
+def test_the_others_do_not_wait_long_for_one_that_freezes_in_a_merge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    merged_s = ends_of_megabatches(monkeypatch, Truth)
     frozen = fault("freeze here", "daskxml_merge", at=120, lasts_s=60.0, returns_s=-1.0)
     assert not simulate(by_quorum(3, "adaptive-sgd", 3, 20, 20, frozen)).problem
     assert max(after - before for before, after in pairwise(merged_s)) < 1.0
@@ -250,14 +256,7 @@ def silent(when: str) -> Case:
     ["order", "plan", "fit", "put_together", "rank", "store_member"],
 )
 def test_others_do_the_work_of_a_silent_worker(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed_s, published = [], TreeTruth._published
-
-    def note(truth: TreeTruth, driver: Any, event: dict[str, Any]) -> None:
-        if event["kind"] == "megabatch":
-            closed_s.append(truth.cluster.loop.now_s)
-        published(truth, driver, event)
-
-    monkeypatch.setattr(TreeTruth, "_published", note)
+    closed_s = ends_of_megabatches(monkeypatch, TreeTruth)
     assert not simulate(silent(when)).problem
     assert len(closed_s) == 2
     assert closed_s[-1] < 60.0
